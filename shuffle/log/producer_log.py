@@ -6,7 +6,9 @@ COMMIT counts. Failure alone is never a reason to delete
 (docs/internals/decisions/001-slot-log-protocol.md).
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +31,8 @@ from durable_shuffle.shuffle.log.typed_log import AnyRecord, Tail, TypedLog
 
 HELD_BYTES = 64 << 20
 """Most bytes of extents of all producers of a stage that a driver holds."""
+_READ_AHEAD = 64
+"""COMMITs whose extents are held at a time, if they were left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,30 @@ def read_commit(slots: SlotLog, slot: int, attempt: str) -> CommittedAttempt:
             f"not the COMMIT of attempt {attempt}, as SEAL or REPLACE says: {slots.key(slot)!r}"
         )
     return CommittedAttempt(slot, record)
+
+
+def with_extents(
+    commits: Iterable[tuple[SlotLog, CommittedAttempt]], *, threads: int
+) -> Iterator[CommittedAttempt]:
+    """Yield the COMMITs in order, and read those again whose extents were left out.
+
+    Args:
+        commits: each with the log that it was read from.
+
+    Raises:
+        NotFoundError, CorruptDataError: one of them cannot be read any more.
+    """
+
+    def read(item: tuple[SlotLog, CommittedAttempt]) -> CommittedAttempt:
+        slots, committed = item
+        if committed.commit.extents:
+            return committed
+        return read_commit(slots, committed.slot, committed.commit.record_id)
+
+    ahead = iter(commits)
+    with ThreadPoolExecutor(threads) as pool:
+        while some := list(itertools.islice(ahead, _READ_AHEAD)):
+            yield from pool.map(read, some)
 
 
 def commit_attempt(slots: SlotLog, commit: Commit, *, after: int = -1) -> CommittedAttempt:

@@ -50,13 +50,15 @@ class RepairSources:
         self._stage, self._settings = stage, settings
         self._moved: dict[tuple[int, int, int], list[np.void]] = defaultdict(list)
         """(producer, subpartition, first ordinal) -> INDEX_ENTRY items of compacted copies."""
+        wanted = sorted(producers)
         for compact in compactions:
             by = replace(seal, index=compact.index, index_bytes=compact.index_bytes)
             with suppress(CorruptDataError, NotFoundError):  # a damaged index names no copies
                 for k, entries in enumerate(read_slices(stage, by, 0, stage.describe.partitions)):
-                    for entry in entries[(entries["segment"] & COMPACTED) != 0]:
-                        if (producer := int(entry["producer"])) in producers:
-                            self._moved[producer, k, int(entry["first_ordinal"])].append(entry)
+                    ours = np.isin(entries["producer"], wanted)
+                    for entry in entries[ours & ((entries["segment"] & COMPACTED) != 0)]:
+                        place = int(entry["producer"]), k, int(entry["first_ordinal"])
+                        self._moved[place].append(entry)
 
     def segment(self, commit: Commit, info: SegmentInfo, others: Sequence[Commit]) -> bytes | None:
         """Return the bytes of one segment of a COMMIT; None if they cannot be restored.
@@ -70,9 +72,12 @@ class RepairSources:
         for holder in holders:
             if self._digest(key := self._key(holder, info), info.length) == info.sha256:
                 return self._bytes([ByteRange(key, 0, info.length)], info)
-        places = list(self._intact_places(commit, info))
-        intact = [where for where in places if where is not None]
-        return self._bytes(intact, info) if len(intact) == len(places) else None
+        intact = list[ByteRange]()
+        for where in self._intact_places(commit, info):
+            if where is None:
+                return None
+            intact.append(where)
+        return self._bytes(intact, info)
 
     def intact(self, commit: Commit) -> bool:
         """Return whether every segment of a COMMIT has the bytes that it states."""

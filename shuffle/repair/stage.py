@@ -11,7 +11,7 @@ REPLACE names yet before it writes anything.
 It cannot rebuild control records, stages of log producers, or outputs of consumers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -33,6 +33,7 @@ from durable_shuffle.shuffle.log.producer_log import (
     CommittedAttempt,
     commit_attempt,
     producer_state,
+    with_extents,
 )
 from durable_shuffle.shuffle.log.records import Commit, Compact, Damaged
 from durable_shuffle.shuffle.log.stage import (
@@ -53,6 +54,8 @@ Outcome = Literal["intact", "repaired", "run again", "not repaired"]
 
 _SETTLED = "what no record names does not count; `gc --delete` removes it"
 _DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)
+_HELD_COPIES = 1 << 18
+"""Compacted copies of extents that are known at a time: about 500 bytes of memory for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def repair_stage(
 ) -> StageRepair:
     """Verify a stage and repair what can be repaired. Safe to repeat and to run beside drivers.
 
-    Holds the index and one segment at a time in memory while it repairs.
+    Memory follows M + R and the longest segment, not the M x R extents of the stage.
 
     Args:
         generation: the job's current generation, for people only.
@@ -159,6 +162,13 @@ def _refusal(walk: StageWalk, damage: Damage) -> str:
     return ""
 
 
+def _batches(producers: list[int], partitions: int) -> Iterator[list[int]]:
+    """Yield the producers, so many at a time that copies of their extents can be held."""
+    size = max(1, _HELD_COPIES // partitions)
+    for begin in range(0, len(producers), size):
+        yield producers[begin : begin + size]
+
+
 class _Repair:
     def __init__(
         self, walk: StageWalk, damage: Damage, settings: Settings, ids: IdSource, generation: int
@@ -177,23 +187,21 @@ class _Repair:
     def run(self) -> StageRepair:
         walk, damage, state = self._walk, self._damage, self._walk.state
         compactions = [c for c in state.counted.values() if isinstance(c, Compact)]
-        sources = RepairSources(
-            self._stage, self._seal, compactions, damage.producers, self._settings
-        )
         instead: dict[int, CommittedAttempt] = {}
-        for producer in sorted(damage.producers):
-            committed = self._spare(producer, sources) or self._rebuild(producer, sources)
-            if committed is not None:
-                instead[producer] = committed
+        for some in _batches(sorted(damage.producers), self._stage.describe.partitions):
+            sources = RepairSources(
+                self._stage, self._seal, compactions, frozenset(some), self._settings
+            )
+            for producer in some:
+                committed = self._spare(producer, sources) or self._rebuild(producer, sources)
+                if committed is not None:
+                    instead[producer] = committed.light(len(self._slots))
         lost = tuple(p for p in sorted(damage.producers) if p not in instead)
         if instead or damage.index:
             replace_commits(
                 self._stage,
                 state,
-                [
-                    CommittedAttempt(self._slots[p], walk.commits[p][1])
-                    for p in range(len(self._slots))
-                ],
+                [walk.commits[p] for p in range(len(self._slots))],
                 instead,
                 generation=self._generation,
                 record_id=self._ids.new_id(),
@@ -219,24 +227,32 @@ class _Repair:
         Record the highest COMMIT that is not intact, so that neither this repair nor the next run
         of the producer uses a damaged one as its result.
         """
-        tag = content_tag(self._walk.commits[producer][1])
+        tag = content_tag(self._counted(producer))
         state = producer_state(self._walk.copies[producer].records)
         spare: CommittedAttempt | None = None
         for committed in state.commits(after=self._slots[producer]):
             if not sources.intact(committed.commit):
                 self._bad[producer] = committed.slot
-            elif spare is None and content_tag(committed.commit) == tag:
+            elif spare is None and content_tag(self._whole(committed).commit) == tag:
                 spare = committed
         return spare
+
+    def _counted(self, producer: int) -> Commit:
+        """Return the producer's COMMIT that counts, with its extents."""
+        return self._whole(self._walk.commits[producer]).commit
+
+    def _whole(self, committed: CommittedAttempt) -> CommittedAttempt:
+        log = self._stage.producer_log(committed.commit.producer)
+        return next(with_extents([(log, committed)], threads=1))
 
     def _rebuild(self, producer: int, sources: RepairSources) -> CommittedAttempt | None:
         """Write the producer's segments again under a new attempt and commit the attempt.
 
         If a segment cannot be restored, delete what was written and return None.
         """
-        commit, after = self._walk.commits[producer][1], self._bad[producer]
+        commit, after = self._counted(producer), self._bad[producer]
         records = self._walk.copies[producer].records.values()
-        others = [r for r in records if isinstance(r, Commit) and r != commit]
+        others = [r for r in records if isinstance(r, Commit) and r.record_id != commit.record_id]
         attempt, written = self._ids.new_id(), list[str]()
         storage = self._stage.storage
         try:

@@ -13,7 +13,7 @@ R, M and k, so bytes of another index, subpartition or plan fail.
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -145,26 +145,6 @@ class IndexWriter:
     def _store(self, key: str, parts: list[bytes]) -> None:
         self.written.append(key)
         self._put(key, parts)
-
-
-def index_objects(
-    slices: Iterable[npt.NDArray[np.void]], attempts: bytes, *, partitions: int, key: str
-) -> dict[str, bytes]:
-    """Return the objects of the index of these slices by key: parts, then the index object.
-
-    Args:
-        attempts: 16 bytes per producer, as in SEAL.
-    """
-    objects: dict[str, bytes] = {}
-
-    def put(name: str, parts: list[bytes]) -> None:
-        objects[name] = b"".join(parts)
-
-    writer = IndexWriter(put, key, partitions=partitions, producers=len(attempts) // 16)
-    for entries in slices:
-        writer.add(entries)
-    writer.finish(attempts)
-    return objects
 
 
 def slice_follows(last: Slice, entry: Slice) -> bool:

@@ -7,7 +7,6 @@ beside each other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from durable_shuffle.serialization.errors import IncompatibleError, NotReadyError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import parse_segment_key
-from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, commit_log, read_commit
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, commit_log, with_extents
 from durable_shuffle.shuffle.log.records import Abort, Commit, Seal
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
@@ -29,9 +28,6 @@ from durable_shuffle.shuffle.log.stage import (
 from durable_shuffle.shuffle.seal.index import IndexWriter, content_tag
 from durable_shuffle.shuffle.seal.transpose import by_subpartition
 from durable_shuffle.shuffle.write.segments import give_back
-
-_READ_AHEAD = 64
-"""COMMITs whose extents are held at a time, if they were left out."""
 
 
 def seal_stage(
@@ -131,7 +127,8 @@ def write_index(
     counted = list[Counted]()
 
     def each() -> Iterator[Commit]:
-        for committed in _with_extents(stage, commits, settings):
+        logged = ((stage.producer_log(p), committed) for p, committed in enumerate(commits))
+        for committed in with_extents(logged, threads=settings.control_threads):
             counted.append(_counted(committed))
             yield committed.commit
 
@@ -148,23 +145,6 @@ def write_index(
     except BaseException:
         give_back(stage.storage, writer.written)  # no record that names it was sent or will be
         raise
-
-
-def _with_extents(
-    stage: StageHandle, commits: Sequence[CommittedAttempt], settings: Settings
-) -> Iterator[CommittedAttempt]:
-    """Yield the COMMITs in order, and read those again whose extents were left out."""
-
-    def read(committed: CommittedAttempt) -> CommittedAttempt:
-        commit = committed.commit
-        if commit.extents:
-            return committed
-        log = stage.producer_log(commit.producer)
-        return read_commit(log, committed.slot, commit.record_id)
-
-    with ThreadPoolExecutor(settings.control_threads) as pool:
-        for begin in range(0, len(commits), _READ_AHEAD):
-            yield from pool.map(read, commits[begin : begin + _READ_AHEAD])
 
 
 def _counted(committed: CommittedAttempt) -> Counted:

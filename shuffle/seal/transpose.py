@@ -10,7 +10,7 @@ the COMMITs have.
 import itertools
 import math
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from tempfile import SpooledTemporaryFile, gettempdir
 from typing import IO
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from durable_shuffle.serialization.errors import CorruptDataError, UnavailableError
 from durable_shuffle.shuffle.log.extent_table import EXTENT, PLACE, pack_block, unpack_block
 from durable_shuffle.shuffle.log.records import Commit
-from durable_shuffle.shuffle.seal.index import INDEX_ENTRY, index_objects
+from durable_shuffle.shuffle.seal.index import INDEX_ENTRY
 
 RUN_EXTENTS = 4_000_000
 """A run is sorted in memory: about 80 bytes per extent."""
@@ -30,13 +30,6 @@ _MOST_RUNS = 200
 """Each may take a file descriptor."""
 
 _CHUNK = struct.Struct("<III")  # producer, entries, bytes of the block behind it
-
-
-def index_of_commits(commits: Sequence[Commit], partitions: int, *, key: str) -> dict[str, bytes]:
-    """Return the objects of the index of the COMMITs of producers 0 to M-1, by key."""
-    slices = by_subpartition(commits, partitions=partitions, producers=len(commits))
-    attempts = bytes.fromhex("".join(commit.record_id for commit in commits))
-    return index_objects(slices, attempts, partitions=partitions, key=key)
 
 
 def by_subpartition(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import (
     StagePath,
     is_id,
@@ -22,6 +23,7 @@ from durable_shuffle.shuffle.log.layout import (
     parse_compacted_key,
     parse_stage_folder,
 )
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, with_extents
 from durable_shuffle.shuffle.log.records import (
     STAGE_RECORDS,
     Commit,
@@ -32,9 +34,9 @@ from durable_shuffle.shuffle.log.records import (
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageState, numbers, replaced_seal
-from durable_shuffle.shuffle.seal.transpose import index_of_commits
+from durable_shuffle.shuffle.seal.transpose import by_subpartition
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.verify.index import check_index, read_index
+from durable_shuffle.shuffle.verify.index import StoredIndex, check_index, compare_index
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log
 from durable_shuffle.shuffle.verify.report import Finding, finding_of
 
@@ -69,6 +71,7 @@ def lost_ends(
     state: StageState,
     producers: Mapping[int, LogCopy[Any]],
     committed: Collection[int],
+    settings: Settings,
 ) -> LostEnds:
     """Return the records that other objects prove but that the stage's logs do not hold.
 
@@ -78,6 +81,7 @@ def lost_ends(
         state: what the stage log adds up to.
         producers: the producers' logs.
         committed: producers with a COMMIT that counts.
+        settings: `control_threads` and `scratch_folder` are used.
     """
     storage = log.log.storage
     describe = log.records.get(0)
@@ -89,7 +93,7 @@ def lost_ends(
         unnamed = [
             nonce
             for nonce in unnamed
-            if _is_another(storage, path, nonce, log, state.replaced, describe, producers)
+            if _is_another(storage, path, nonce, log, state.replaced, describe, producers, settings)
         ]
         findings = [_finding(log, "REPLACE", path.index_key(nonce), _REPAIR) for nonce in unnamed]
     else:
@@ -126,27 +130,35 @@ def _is_another(
     seal: Seal,
     describe: Describe,
     producers: Mapping[int, LogCopy[Any]],
+    settings: Settings,
 ) -> bool:
     """Return whether an index is intact and differs from every index that counts or counted."""
     key, partitions, problems = path.index_key(nonce), describe.partitions, list[Finding]()
     mine = replace(seal, index=nonce)
-    objects = read_index(storage, path, mine, partitions, problems)
+    objects = StoredIndex(storage, path, mine, partitions, problems)
     if problems:
         return False  # no record names it; `gc` deletes it
     mine = replace(mine, index_bytes=len(objects[key]))
-    if any(check_index(key, objects, mine, partitions=partitions, rebuilt=None)):
+    if any(check_index(key, objects, mine, partitions=partitions)) or problems:
         return False
     for slots in _tables(log):
-        commits = [
-            record
+        counted = [
+            (producers[p].log, CommittedAttempt(slot, record))
             for p, slot in enumerate(slots)
             if p in producers and isinstance(record := producers[p].records.get(slot), Commit)
         ]
+        if len(counted) != len(slots):
+            return False  # it cannot be compared
+        slices = by_subpartition(
+            (c.commit for c in with_extents(counted, threads=settings.control_threads)),
+            partitions=partitions,
+            producers=len(slots),
+            folder=settings.scratch_folder,
+        )
+        attempts = b"".join(bytes.fromhex(c.commit.record_id) for _, c in counted)
         try:
-            if len(commits) != len(slots) or objects == index_of_commits(
-                commits, partitions, key=key
-            ):
-                return False  # equal, or it cannot be compared
+            if not compare_index(key, objects, slices, attempts, partitions=partitions):
+                return False  # equal
         except DurableShuffleError:
             return False  # a finding of a COMMIT
     return True

@@ -1,31 +1,26 @@
-"""Check that COMMITs, the index and a compaction agree with each other and with SEAL and COMPACT.
+"""Check that COMMITs and the index agree with each other and with SEAL.
 
 A COMMIT states where every record of a producer is stored. In each subpartition its extents must
 number the records from 0 without a gap. Together they must cover each segment from its first byte
-to its last. The COMMITs determine the index byte for byte. They and the set of moved extents
-determine a compaction's index: all fields but the location are equal, and moved extents follow each
-other in their segments without a gap. COMPACT states the SHA-256 of each segment. So no byte is
-left unchecked.
+to its last. The COMMITs determine the index byte for byte. So no byte is left unchecked.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
-from durable_shuffle.shuffle.log.layout import COMPACTED, StagePath, index_part_key
-from durable_shuffle.shuffle.log.records import Commit, Compact, Seal
+from durable_shuffle.shuffle.log.layout import StagePath, index_part_key
+from durable_shuffle.shuffle.log.records import Commit, Seal
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
     HEADER_BYTES,
-    INDEX_ENTRY,
     MAX_SLICE_BYTES,
     PART_BYTES,
+    IndexWriter,
     Slice,
     entry_offset,
-    index_objects,
     parse_entry,
     parse_header,
     parse_slice,
@@ -33,62 +28,110 @@ from durable_shuffle.shuffle.seal.index import (
 )
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES, Storage
 from durable_shuffle.shuffle.verify.report import Finding, damage, finding_of
-from durable_shuffle.shuffle.verify.segment import StoredBytes, check_bytes
 
 
-def read_index(
-    storage: Storage, path: StagePath, seal: Seal, partitions: int | None, findings: list[Finding]
-) -> dict[str, bytes]:
-    """Return the objects of the index that `seal` names, by key: the index object, then its parts.
+class StoredIndex(Mapping[str, bytes]):
+    """The objects of the index that `seal` names, by key: the index object, then its parts.
 
-    What cannot be read is left out, with a finding.
+    Parts are read when they are asked for, and only the last one is held. What cannot be read is
+    left out, with one finding.
 
     Args:
         partitions: R; None if DESCRIBE could not be read, then the header's R is used.
+        findings: receives what cannot be read.
     """
-    objects: dict[str, bytes] = {}
 
-    def read(key: str, most_bytes: int, expected: str) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        path: StagePath,
+        seal: Seal,
+        partitions: int | None,
+        findings: list[Finding],
+    ) -> None:
+        self._storage, self._findings = storage, findings
+        self.key = path.index_key(seal.index)
+        self.sizes: dict[str, int] = {}
+        """Bytes of each object that was read."""
+        self._failed: set[str] = set()
+        self._held = "", b""
+        most, expected = max(seal.index_bytes, MOST_BYTES), f"an index of {seal.index_bytes} bytes"
+        self._head = self._read(self.key, most, expected)
+        table = _table(self.key, self._head, seal, _partitions(self.key, self._head, partitions))
+        parts = sorted({s.part for _, s in table if isinstance(s, Slice)} - {0})
+        self._parts = dict.fromkeys(index_part_key(self.key, part) for part in parts)
+
+    def _read(self, key: str, most_bytes: int, expected: str) -> bytes:
         try:
-            objects[key] = storage.read(key, most_bytes)
+            data = self._storage.read(key, most_bytes)
         except DurableShuffleError as error:
-            findings.append(finding_of(error, key, expected))
+            self._failed.add(key)
+            self._findings.append(finding_of(error, key, expected))
+            return b""
+        self.sizes[key] = len(data)
+        return data
 
-    key = path.index_key(seal.index)
-    read(key, max(seal.index_bytes, MOST_BYTES), f"an index of {seal.index_bytes} bytes")
-    data = objects.get(key, b"")
-    table = _table(key, data, seal, _partitions(key, data, partitions))
-    for part in range(1, max((s.part for _, s in table if isinstance(s, Slice)), default=0) + 1):
-        read(index_part_key(key, part), PART_BYTES + MAX_SLICE_BYTES, "a part of the index")
-    return objects
+    def __getitem__(self, key: str) -> bytes:
+        if key not in self._failed and key == self.key:
+            return self._head
+        if key in self._parts and key not in self._failed and key != self._held[0]:
+            self._held = "", b""  # let go before the next one comes
+            most = PART_BYTES + MAX_SLICE_BYTES
+            self._held = key, self._read(key, most, "a part of the index")
+        if key in self._failed or key != self._held[0]:
+            raise KeyError(key)
+        return self._held[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in (self.key, *self._parts) if key not in self._failed)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def check_index(
-    key: str,
-    objects: Mapping[str, bytes],
-    seal: Seal,
-    *,
-    partitions: int | None,
-    rebuilt: Mapping[str, bytes] | None,
+    key: str, objects: Mapping[str, bytes], seal: Seal, *, partitions: int | None
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the objects of the index `key`, of those that could be read.
+    """Yield what is wrong with the objects of the index `key`, of those that can be read.
 
     Args:
         partitions: R; None if DESCRIBE could not be read, then the header's R is used.
-        rebuilt: the index built from the commits; None if not all of them could be read.
     """
     partitions = _partitions(key, objects[key], partitions)
-    findings = [*_check_header(key, objects[key], seal, partitions)]
-    findings += _check_slices(key, objects, seal, partitions)
-    yield from findings
-    if rebuilt is None or findings:
-        return
-    for name, ours, other in ((n, objects.get(n), rebuilt.get(n)) for n in {**rebuilt, **objects}):
-        expected, actual = "the index of the commits that SEAL names", "another index"
-        if ours is None or other is None:
-            yield damage(name, expected, actual if other is None else "no such object")
+    yield from _check_header(key, objects[key], seal, partitions)
+    yield from _check_slices(key, objects, seal, partitions)
+
+
+def compare_index(
+    key: str,
+    objects: Mapping[str, bytes],
+    slices: Iterable[npt.NDArray[np.void]],
+    attempts: bytes,
+    *,
+    partitions: int,
+) -> list[Finding]:
+    """Return where an index is not the one of these slices, byte for byte. Holds two parts of it.
+
+    Args:
+        slices: the INDEX_ENTRY items of each subpartition.
+        attempts: 16 bytes per producer, as in SEAL.
+        partitions: R.
+    """
+    findings, same = list[Finding](), "the index of the commits that SEAL names"
+
+    def put(name: str, parts: list[bytes]) -> None:
+        ours, other = objects.get(name), b"".join(parts)
+        if ours is None:
+            findings.append(damage(name, same, "no such object"))
         elif ours != other:
-            yield damage(name, expected, actual, *_difference(ours, other))
+            findings.append(damage(name, same, "another index", *_difference(ours, other)))
+
+    writer = IndexWriter(put, key, partitions=partitions, producers=len(attempts) // 16)
+    for entries in slices:
+        writer.add(entries)
+    writer.finish(attempts)
+    extra = [name for name in objects if name not in writer.written]
+    return findings + [damage(name, same, "another index") for name in extra]
 
 
 def _difference(ours: bytes, other: bytes) -> tuple[int, int]:
@@ -150,7 +193,7 @@ def _check_slices(
 ) -> Iterator[Finding]:
     """Check each entry and its slice, that slices stand one behind the other, and nothing else."""
     last: Slice | None = None
-    ends: dict[int, int] = {}
+    part = end = 0
     for k, found in _table(key, objects[key], seal, partitions):
         where = {"start": entry_offset(k), "length": ENTRY_BYTES}
         if not isinstance(found, Slice):
@@ -161,11 +204,20 @@ def _check_slices(
         if not (begin if k == 0 else last is None or slice_follows(last, found)):
             yield damage(key, f"slice of {k} behind {last}", f"{found}", **where)
         last = found
-        ends[found.part] = found.offset + found.length
+        if found.part < part:
+            continue  # out of order, a finding already: no part is read twice for it
+        if found.part > part:
+            yield from _check_end(key, objects, part, end)
+        part, end = found.part, found.offset + found.length
         yield from _check_slice(key, objects, seal, k, found)
-    for part, end in ends.items():
-        if part and (name := index_part_key(key, part)) in objects:
-            yield from _check_length(name, objects[name], end)
+    yield from _check_end(key, objects, part, end)
+
+
+def _check_end(key: str, objects: Mapping[str, bytes], part: int, end: int) -> Iterator[Finding]:
+    """Check that a part ends where its last slice does."""
+    name = index_part_key(key, part)
+    if part and (data := objects.get(name)) is not None:
+        yield from _check_length(name, data, end)
 
 
 def _check_slice(
@@ -185,92 +237,6 @@ def _check_slice(
         parse_slice(part, found.crc, name=name, subpartition=k, producers=seal.producers)
     except DurableShuffleError as error:
         yield finding_of(error, name, f"slice of {k}", start=found.offset, length=found.length)
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionCheck:
-    """The result of checking one compaction."""
-
-    objects: int
-    checked_bytes: int
-    findings: tuple[Finding, ...]
-
-
-def check_compaction(
-    storage: Storage,
-    path: StagePath,
-    seal: Seal,
-    compact: Compact,
-    original: Mapping[str, bytes],
-    partitions: int,
-) -> CompactionCheck:
-    """Read the index and the segments that a COMPACT names, and check every byte of them.
-
-    Args:
-        original: the objects of the index of the commits that SEAL names, intact.
-        partitions: R.
-    """
-    stated = replace(seal, index=compact.index, index_bytes=compact.index_bytes)
-    findings: list[Finding] = []
-    data = read_index(storage, path, stated, partitions, findings)
-    objects, checked_bytes = len(data), sum(map(len, data.values()))
-    if not findings:
-        key = path.index_key(compact.index)
-        wrong = list(check_index(key, data, stated, partitions=partitions, rebuilt=None))
-        if not wrong:
-            rebuilt = _rebuilt(path, data, original, seal, compact, partitions)
-            wrong = list(check_index(key, data, stated, partitions=partitions, rebuilt=rebuilt))
-        findings.extend(wrong)
-    for info in compact.segments:
-        key = path.compacted_key(compact.record_id, info.number)
-        try:
-            moved = StoredBytes(storage, key, info.length)
-            findings.extend(check_bytes(moved, info.length, info.sha256))
-        except DurableShuffleError as error:
-            findings.append(finding_of(error, key, f"a segment of {info.length} bytes"))
-        else:
-            objects, checked_bytes = objects + 1, checked_bytes + moved.size
-    return CompactionCheck(objects, checked_bytes, tuple(findings))
-
-
-def _rebuilt(
-    path: StagePath,
-    data: Mapping[str, bytes],
-    original: Mapping[str, bytes],
-    seal: Seal,
-    compact: Compact,
-    partitions: int,
-) -> dict[str, bytes]:
-    """Return the index that the compaction must have if it moved the extents that `data` says."""
-    key, producers = path.index_key(compact.index), seal.producers
-    stated, _ = _entries(data, key, partitions, producers)
-    entries, counts = _entries(original, path.index_key(seal.index), partitions, producers)
-    expected = entries.copy()
-    if len(stated) == len(expected):
-        numbers = stated["segment"] & ~np.uint32(COMPACTED)
-        moved = (stated["segment"] & COMPACTED) != 0
-        for info in compact.segments:
-            rows = np.flatnonzero(moved & (numbers == info.number))
-            lengths = expected["length"][rows]
-            expected["offset"][rows] = np.cumsum(lengths) - lengths
-            expected["segment"][rows] = info.number | COMPACTED
-    slices = np.split(expected, np.cumsum(counts)[:-1])
-    return index_objects(slices, seal.attempts, partitions=partitions, key=key)
-
-
-def _entries(
-    objects: Mapping[str, bytes], key: str, partitions: int, producers: int
-) -> tuple[npt.NDArray[np.void], list[int]]:
-    """Return all entries of an intact index, and the number of entries of each subpartition."""
-    slices = [np.zeros(0, dtype=INDEX_ENTRY)]
-    for k in range(partitions):
-        entry = objects[key][entry_offset(k) : entry_offset(k + 1)]
-        part, start, length, _, crc = parse_entry(
-            entry, k, key=key, partitions=partitions, producers=producers
-        )
-        data = objects[index_part_key(key, part)][start : start + length]
-        slices.append(parse_slice(data, crc, name=key, subpartition=k, producers=producers))
-    return np.concatenate(slices), [len(part) for part in slices[1:]]
 
 
 def check_commit(

@@ -9,7 +9,9 @@ So an object over WHOLE_BYTES is read twice, a piece at a time: for its SHA-256 
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +40,9 @@ from durable_shuffle.shuffle.verify.report import Finding, damage, finding_of
 
 WHOLE_BYTES = 256 << 20
 """An object of at most this many bytes is read with one request and held whole."""
+_SEGMENTS_AT_ONCE = 4
+"""A segment of up to WHOLE_BYTES is held whole in memory: with default settings these are at most
+about 256 MiB together."""
 
 
 class StoredBytes:
@@ -144,6 +149,25 @@ class SegmentCheck:
     objects: int
     checked_bytes: int
     findings: tuple[Finding, ...]
+
+
+def check_segments(
+    storage: Storage, tasks: Iterable[SegmentTask]
+) -> Iterator[tuple[SegmentTask, SegmentCheck]]:
+    """Check segments, a few at a time, and yield each with its result, in order."""
+    waiting = deque[tuple[SegmentTask, Future[SegmentCheck]]]()
+    with ThreadPoolExecutor(_SEGMENTS_AT_ONCE) as pool:
+        try:
+            for task in tasks:
+                waiting.append((task, pool.submit(check_segment, storage, task)))
+                if len(waiting) > 2 * _SEGMENTS_AT_ONCE:
+                    task, future = waiting.popleft()
+                    yield task, future.result()
+            for task, future in waiting:
+                yield task, future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def check_segment(storage: Storage, task: SegmentTask) -> SegmentCheck:

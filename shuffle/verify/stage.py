@@ -5,14 +5,19 @@ A finding does not stop the walk. The COMMITs that count are those that SEAL and
 it name. Without a SEAL, each producer's first COMMIT that was not aborted before counts. Of log
 producers, every APPEND that was not released counts. Damage to data is reported only if nothing was
 released meanwhile.
+
+Memory grows with M + R, not with M x R: extents of large stages are left out of the records that
+are held, and read again, a few producers at a time, to be checked.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_schemas import schema_from_bytes
@@ -22,7 +27,7 @@ from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append, End
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.producer_log import producer_state
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, producer_state
 from durable_shuffle.shuffle.log.records import (
     PRODUCER_RECORDS,
     STAGE_RECORDS,
@@ -37,24 +42,22 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, numbers, with_record
 from durable_shuffle.shuffle.log.typed_log import AnyRecord
 from durable_shuffle.shuffle.seal.index import content_tag
-from durable_shuffle.shuffle.seal.transpose import index_of_commits
+from durable_shuffle.shuffle.seal.transpose import by_subpartition
 from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.verify.compaction import check_compaction
+from durable_shuffle.shuffle.verify.counting import appends, light, whole_appends, whole_commits
 from durable_shuffle.shuffle.verify.ends import LostEnds, list_indexes, lost_ends
 from durable_shuffle.shuffle.verify.index import (
+    StoredIndex,
     check_commit,
-    check_compaction,
     check_index,
-    read_index,
+    compare_index,
 )
 from durable_shuffle.shuffle.verify.logs import Decoder, LogCopy, copy_log, last_slots, repeated
 from durable_shuffle.shuffle.verify.report import Finding, StageVerdict, damage, finding_of
-from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segment
+from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segments
 
 OnProgress = Callable[[int, int], None]
-
-_SEGMENTS_AT_ONCE = 4
-"""A segment of up to WHOLE_BYTES is held whole in memory: with default settings these are at most
-about 256 MiB together."""
 
 
 @dataclass(slots=True)
@@ -108,8 +111,8 @@ class StageWalk:
     ends: LostEnds
     """Records that other objects prove but the logs do not hold. The findings of the data include
     them."""
-    commits: dict[int, tuple[str, Commit]]
-    """Key and value of each COMMIT that counts and can be read."""
+    commits: dict[int, CommittedAttempt]
+    """Each COMMIT that counts and can be read, without extents if they were left out."""
 
     def __init__(self, storage: Storage, path: StagePath, settings: Settings) -> None:
         self.storage, self.path, self._settings = storage, path, settings
@@ -178,22 +181,19 @@ class StageWalk:
         """Check the COMMITs, the index, the compaction and the segments that count."""
         if self._seal is not None:
             self.commits = self._sealed_commits(self._seal)
-        for p, (key, commit) in self.commits.items():
-            self.data.findings.extend(
-                check_commit(
-                    key,
-                    commit,
-                    producer=p,
-                    producers=self._producers,
-                    subpartitions=self.stage.subpartitions_of(p) if self.stage else None,
-                )
-            )
+        slices = self._by_subpartition()
         if self._seal is not None:
-            self._check_index(self._seal)
+            self._check_index(self._seal, slices)
         self._check_segments(progress)
         if not self.logs.findings:
             self.ends = lost_ends(
-                self.path, self._indexes, self._log, self.state, self.copies, self.commits
+                self.path,
+                self._indexes,
+                self._log,
+                self.state,
+                self.copies,
+                self.commits,
+                self._settings,
             )
             self.data.findings.extend(self.ends.findings)
         if self._seal is not None and not self.data.findings and not self.logs.findings:
@@ -229,7 +229,8 @@ class StageWalk:
 
         def copy(item: tuple[int, int]) -> LogCopy[Any]:
             log = SlotLog(self.storage, self.path.producer_log_prefix(item[0]))
-            return copy_log(log, self._codec, known=item[1])
+            copied = copy_log(log, self._codec, known=item[1])
+            return replace(copied, records=light(copied.records, producers=len(known)))
 
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             copies = dict(zip(known, pool.map(copy, known.items()), strict=True))
@@ -237,15 +238,11 @@ class StageWalk:
             self.logs.add(copied.objects, copied.checked_bytes, copied.findings)
         return copies
 
-    def _counting_commits(self) -> dict[int, tuple[str, Commit]]:
+    def _counting_commits(self) -> dict[int, CommittedAttempt]:
         counting = {p: producer_state(copy.records).counting() for p, copy in self.copies.items()}
-        return {
-            p: (self.copies[p].log.key(committed.slot), committed.commit)
-            for p, committed in counting.items()
-            if committed is not None
-        }
+        return {p: committed for p, committed in counting.items() if committed is not None}
 
-    def _sealed_commits(self, seal: Seal) -> dict[int, tuple[str, Commit]]:
+    def _sealed_commits(self, seal: Seal) -> dict[int, CommittedAttempt]:
         """Return the readable COMMITs that SEAL names, and check that they agree with SEAL."""
         key, tally = self._key(self._seal_slot), self.data
         if self.describe is not None:
@@ -259,60 +256,101 @@ class StageWalk:
             if not isinstance(record, Commit):
                 tally.differs(where, "record", Commit.KIND, record.KIND)
                 continue
-            commits[p] = where, record
+            commits[p] = CommittedAttempt(slot, record)
             if isinstance(producer_state(self.copies[p].records).fate(record.record_id), Abort):
                 tally.differs(where, "COMMIT", "not aborted before", "aborted before")
             attempt = seal.attempts[16 * p : 16 * p + 16].hex()
             tally.differs(where, "attempt", attempt, record.record_id)
-            tag = seal.content_tags[32 * p : 32 * p + 32].hex()
-            tally.differs(where, "content tag", tag, content_tag(record).hex())
         if len(commits) == seal.producers:
-            all_ = [commit for _, commit in commits.values()]
+            all_ = [committed.commit for committed in commits.values()]
             tally.differs(key, "rows", seal.rows, sum(c.rows for c in all_))
             tally.differs(key, "memory bytes", seal.memory_bytes, sum(c.memory_bytes for c in all_))
             stored = sum(s.length for c in all_ for s in c.segments)
             tally.differs(key, "data bytes", seal.data_bytes, stored)
         return commits
 
-    def _check_index(self, seal: Seal) -> None:
+    def _whole_commits(self) -> Iterator[tuple[int, str, Commit]]:
+        return whole_commits(self.copies, self.commits, threads=self._settings.control_threads)
+
+    def _checked_commits(self) -> Iterator[Commit]:
+        """Check the COMMITs that count; yield those up to the first finding."""
+        try:
+            for p, key, commit in self._whole_commits():
+                if self._seal is not None:
+                    tag = self._seal.content_tags[32 * p : 32 * p + 32].hex()
+                    self.data.differs(key, "content tag", tag, content_tag(commit).hex())
+                self.data.findings += check_commit(
+                    key,
+                    commit,
+                    producer=p,
+                    producers=self._producers,
+                    subpartitions=self.stage.subpartitions_of(p) if self.stage else None,
+                )
+                if not self.data.findings:
+                    yield commit
+        except DurableShuffleError as error:
+            self._cannot_read_again(error)
+
+    def _cannot_read_again(self, error: DurableShuffleError) -> None:
+        where, what = self.path.producers_prefix, "records that can be read again"
+        self.data.findings.append(finding_of(error, where, what))
+
+    def _by_subpartition(self) -> Iterator[npt.NDArray[np.void]] | None:
+        """Check the COMMITs; return the slices of their index, None if some of them are missing."""
+        checked = self._checked_commits()
+        seal, describe = self._seal, self.describe
+        if seal is None or describe is None or len(self.commits) < seal.producers:
+            for _ in checked:
+                pass
+            return None
+        slices = by_subpartition(
+            checked,
+            partitions=describe.partitions,
+            producers=seal.producers,
+            folder=self._settings.scratch_folder,
+        )
+        return itertools.chain([next(slices)], slices)  # with the first, all COMMITs were taken
+
+    def _check_index(self, seal: Seal, slices: Iterator[npt.NDArray[np.void]] | None) -> None:
         """Check the index, and the compaction if both it and the COMMITs are intact."""
-        key = self.path.index_key(seal.index)
         partitions = self.describe.partitions if self.describe else None
-        objects = read_index(self.storage, self.path, seal, partitions, self.data.findings)
-        if key not in objects:
+        findings = self.data.findings
+        objects = StoredIndex(self.storage, self.path, seal, partitions, findings)
+        if objects.key not in objects:
             return
-        self.data.add(len(objects), sum(map(len, objects.values())), ())
-        rebuilt: dict[str, bytes] | None = None
-        if partitions and len(self.commits) == seal.producers and not self.data.findings:
-            commits = [commit for _, commit in self.commits.values()]
-            rebuilt = index_of_commits(commits, partitions, key=key)
-        wrong = check_index(key, objects, seal, partitions=partitions, rebuilt=rebuilt)
-        self.data.findings.extend(wrong)
+        findings += list(check_index(objects.key, objects, seal, partitions=partitions))
+        if slices is not None and partitions is not None and not findings:
+            attempts = b"".join(bytes.fromhex(c.commit.record_id) for c in self.commits.values())
+            findings += compare_index(objects.key, objects, slices, attempts, partitions=partitions)
+        self.data.add(len(objects.sizes), sum(objects.sizes.values()), ())
         compact = self.state.compact
-        if compact is None or rebuilt is None or partitions is None or self.data.findings:
+        if compact is None or slices is None or partitions is None or findings:
             return
-        checked = check_compaction(self.storage, self.path, seal, compact, rebuilt, partitions)
+        checked = check_compaction(self.storage, self.path, seal, compact, objects, partitions)
         self.data.add(checked.objects, checked.checked_bytes, checked.findings)
 
     def _check_segments(self, progress: OnProgress) -> None:
-        tasks = list(self._segment_tasks())
-        done, total = 0, sum(task.info.length for task in tasks)
+        records: list[Commit | Append] = [c.commit for c in self.commits.values()]
+        records += [append for _, _, append in appends(self.copies, self.upto)]
+        done, total = 0, sum(info.length for record in records for info in record.segments)
         progress(0, total)
-        with ThreadPoolExecutor(_SEGMENTS_AT_ONCE) as pool:
-            results = pool.map(lambda task: check_segment(self.storage, task), tasks)
-            try:
-                for task, result in zip(tasks, results, strict=True):
-                    self.data.add(result.objects, result.checked_bytes, result.findings)
-                    self.data.rows += result.rows
-                    done += task.info.length
-                    progress(done, total)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        for task, result in check_segments(self.storage, self._segment_tasks()):
+            self.data.add(result.objects, result.checked_bytes, result.findings)
+            self.data.rows += result.rows
+            done += task.info.length
+            progress(done, total)
+
+    def _whole_records(self) -> Iterator[tuple[int, str, Commit | Append]]:
+        """Yield (producer, key, record) for every record by which segments count."""
+        try:
+            yield from self._whole_commits()
+            yield from whole_appends(self.copies, self.upto)
+        except DurableShuffleError as error:
+            self._cannot_read_again(error)
 
     def _segment_tasks(self) -> Iterator[SegmentTask]:
         pairs = self.describe is not None and self.describe.codec == PAIR_CODEC
-        for p, key, record in self._counting():
+        for p, key, record in self._whole_records():
             try:
                 extents = (
                     record.extent_array(key)
@@ -344,16 +382,6 @@ class StageWalk:
                     max_frame_bytes=self._settings.max_frame_bytes,
                     kind=FrameKind.MSGPACK if pairs else FrameKind.ARROW,
                 )
-
-    def _counting(self) -> Iterator[tuple[int, str, Commit | Append]]:
-        """Yield (producer, key, record) for every record by which segments count."""
-        for p, (key, commit) in self.commits.items():
-            yield p, key, commit
-        for p, copy in self.copies.items():
-            kept = self.upto[p] if p < len(self.upto) else 0
-            for slot, record in copy.records.items():
-                if isinstance(record, Append) and slot >= kept:
-                    yield p, copy.log.key(slot), record
 
 
 def _released_since(storage: Storage, path: StagePath, upto: list[int]) -> bool:

@@ -16,6 +16,7 @@ from small_stage import (
     seal,
     write,
 )
+from whole_index import index_objects
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
@@ -32,7 +33,7 @@ from durable_shuffle.shuffle.read.sealed_reader import read_group, read_pairs, r
 from durable_shuffle.shuffle.repair import compaction
 from durable_shuffle.shuffle.repair.stage import repair_stage
 from durable_shuffle.shuffle.seal import index
-from durable_shuffle.shuffle.seal.index import INDEX_ENTRY, index_objects, parse_entry
+from durable_shuffle.shuffle.seal.index import INDEX_ENTRY, parse_entry
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.stream.scan import RowRange, read_row_ranges

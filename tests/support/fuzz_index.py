@@ -4,13 +4,13 @@ import struct
 import zlib
 
 import numpy as np
+from whole_index import index_of_commits
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_block, unpack_extents
 from durable_shuffle.shuffle.log.records import Commit, Seal
 from durable_shuffle.shuffle.read.position import unpack_positions
 from durable_shuffle.shuffle.seal import index
-from durable_shuffle.shuffle.seal.transpose import index_of_commits
 from durable_shuffle.shuffle.verify.index import check_index
 
 _INDEX = "job/m1/index/" + "a" * 32
@@ -42,7 +42,7 @@ def run_index(data: bytes) -> None:
     """Read every partition as a reader would, then check the object as `verify` does."""
     whole = index_of(data)
     seal = Seal("r", 1, M, "a" * 32, len(whole), bytes(8), bytes(32), bytes(64), 0, 0, 0)
-    for _ in check_index(_INDEX, {_INDEX: whole}, seal, partitions=R, rebuilt=None):
+    for _ in check_index(_INDEX, {_INDEX: whole}, seal, partitions=R):
         pass
     index.parse_header(whole[: index.HEADER_BYTES], key=_INDEX)
     for k in range(R):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from littered_job import StoredConsumer
 from stored_job import stored_stage
+from whole_index import index_of_commits
 
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
@@ -17,7 +18,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.repair.compaction import compact_stage
 from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.seal.seal import seal_stage
-from durable_shuffle.shuffle.seal.transpose import index_of_commits
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
 Run = Callable[..., Any]

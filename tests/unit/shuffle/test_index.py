@@ -6,6 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
+from whole_index import index_of_commits
 
 from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
 from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_block
@@ -22,7 +23,6 @@ from durable_shuffle.shuffle.seal.index import (
     parse_header,
     parse_slice,
 )
-from durable_shuffle.shuffle.seal.transpose import index_of_commits
 
 A, B = "a" * 32, "b" * 32
 KEY = "job/stage/index/1"

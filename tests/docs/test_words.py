@@ -25,7 +25,6 @@ QUOTED = re.compile(r"^\*\*`(.+?)`\*\*", re.M)
 """An error in bold at the beginning of a line: a text to search for."""
 OTHERS = (
     "Failed to find the data source: durable_shuffle",
-    "Py4JJavaError UnsupportedClassVersionError",
     "403`, `AccessDenied`, `Forbidden",
 )
 """Said by Spark, Java and S3."""

@@ -472,8 +472,10 @@ class Job:
         if task in self._leaving and not self._lets_go:
             self._left(task, now)
             return self._settle(now)
-        self._note_cause(task, failure)
-        if self.phase is JobPhase.FAILING or self.mode in (StopMode.CANCEL, StopMode.SUSPEND):
+        stops = self.mode in (StopMode.CANCEL, StopMode.SUSPEND)
+        if not (stops and failure.is_called_off):  # by that stop
+            self._note_cause(task, failure)
+        if self.phase is JobPhase.FAILING or stops:
             return self._settle(now)  # what was committed stays; a later run goes on there
         if not failure.retry:
             return self._give_up() + self._settle(now)

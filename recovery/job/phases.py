@@ -151,6 +151,11 @@ class Failure:
         """Whether the storage did not answer."""
         return self.kind in _OUTAGE
 
+    @property
+    def is_called_off(self) -> bool:
+        """Whether the attempt was told that its start is called off, or that it is cancelled."""
+        return self.secondary and self.kind == ErrorKind.ABORTED
+
     def explains(self, first: "Failure | None", *, failing: bool) -> bool:
         """Return whether this is the cause to report, and not the failure before it.
 

@@ -1,7 +1,7 @@
 """How one job ends when it is told to, decision by decision."""
 
 import pytest
-from job_shell import STOP_SECONDS, TASKS, JobShell, drive
+from job_shell import BROKEN, STOP_SECONDS, TASKS, JobShell, drive
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import (
@@ -32,6 +32,23 @@ def test_a_stop_while_a_task_hangs_in_open(mode: StopMode) -> None:
     assert job.machine.phase is JobPhase.STOPPING
     assert Kill("a", 1) in job.pass_time(STOP_SECONDS / 10)
     assert job.result[0] is (JobPhase.SUSPENDED if mode == "SUSPEND" else JobPhase.CANCELED)
+
+
+@pytest.mark.requirement("R-ARR-6")
+@pytest.mark.parametrize("mode", [StopMode.SUSPEND, StopMode.CANCEL])
+def test_a_start_that_is_called_off_by_a_stop_has_no_cause(mode: StopMode) -> None:
+    """What tasks say when they are told so is what was asked for; a real failure is still named."""
+    for real in (False, True):
+        job = JobShell()
+        job.start()
+        job.to_barrier("s", "b")
+        job.say("a", TaskPhase.STARTING)
+        job.stop(mode)
+        for task in ("s", "b"):
+            job.fail(task, Failure("aborted", f"called off: stop {mode}", secondary=True))
+        job.fail("a", BROKEN) if real else job.say("a", TaskPhase.CANCELED)
+        ended = JobPhase.SUSPENDED if mode == "SUSPEND" else JobPhase.CANCELED
+        assert job.result == (ended, BROKEN.text if real else "")
 
 
 @pytest.mark.requirement("R-ARR-14")

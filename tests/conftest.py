@@ -90,6 +90,8 @@ class _SparkTests:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the seed, the Hypothesis profile and what JVMs are told once per run."""
     given = os.environ.get("DURABLE_SHUFFLE_SEED")
+    if given is None:
+        os.environ["DURABLE_SHUFFLE_SEED_DRAWN"] = "1"
     config.stash[_SEED] = secrets.randbits(32) if given is None else int(given)
     # the processes that share the run's tests share its seed
     os.environ["DURABLE_SHUFFLE_SEED"] = str(config.stash[_SEED])

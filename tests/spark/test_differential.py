@@ -33,7 +33,7 @@ PARTS, PART_BATCHES = 10, 20
 
 @pytest.fixture
 def everyday_seed(seed: int) -> int:
-    return seed if "DURABLE_SHUFFLE_SEED" in os.environ else EVERYDAY_SEED
+    return EVERYDAY_SEED if "DURABLE_SHUFFLE_SEED_DRAWN" in os.environ else seed
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 
 from durable_shuffle.jobs.engine.checks import check_version
 from durable_shuffle.jobs.python_stage.methods import PythonStages
+from durable_shuffle.jobs.query.at_risk import Risk
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.stages.explanation import Explanation
 from durable_shuffle.jobs.stages.frame_calls import FrameCalls
@@ -42,14 +43,19 @@ class Explain:
         return self._calls._runner.explain(work, version)  # noqa: SLF001
 
     def query(
-        self, df: DataFrame, *, name: str | None = None, version: str | None = None
+        self,
+        df: DataFrame,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        at_risk: Risk | None = None,
     ) -> Explanation:
         """Explain `query(df)`: which exchanges are stored, and which may still change.
 
         Raises:
             InvalidInputError: a Spark Connect session.
         """
-        return self._calls._explain_query(df, name, version)  # noqa: SLF001
+        return self._calls._explain_query(df, name, version, at_risk)  # noqa: SLF001
 
     def stage(self, df: DataFrame, *, version: str | None = None, **arguments: Any) -> Explanation:
         """Explain `stage(df, **arguments)`."""

@@ -44,7 +44,7 @@ def configured(spark: SparkSession) -> dict[str, str]:
 def known_keys() -> dict[str, str]:
     """Return key of the configuration -> argument name, for all keys that there are."""
     known = [*("url", "job", "version", "reuse", "on_conflict", "lost_records"), "retention"]
-    known += ["rows_in", *(f"settings.{field.name}" for field in fields(Settings))]
+    known += ["rows_in", "at_risk", *(f"settings.{field.name}" for field in fields(Settings))]
     return {PREFIX + _spelled(name): name for name in known}
 
 

@@ -26,6 +26,7 @@ from durable_shuffle.jobs.explain import Calls
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
 from durable_shuffle.jobs.outcome import tell_end, tell_job
+from durable_shuffle.jobs.query.at_risk import NOTHING, Risk, risk_from
 from durable_shuffle.jobs.query.runner import QueryRunner
 from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
@@ -87,6 +88,8 @@ class DurableShuffle(Calls, StoredStages):
             `explain` says which. "python" always takes Python workers. "jvm" raises
             IncompatibleError instead. Both write the same format, and it is not part of a stage's
             identity.
+        at_risk: default for the `at_risk` of `query`: how much work a driver that dies may lose.
+            Default "nothing", which stores every exchange.
         storage_options: passed to fsspec; never stored.
         settings: memory, frames, compression; they change neither rows nor identity.
 
@@ -111,6 +114,7 @@ class DurableShuffle(Calls, StoredStages):
         lost_records: Literal["refuse", "ignore"] | None = None,
         retention: Retention | None = None,
         rows_in: RowsIn | None = None,
+        at_risk: Risk | None = None,
         storage_options: Mapping[str, object] | None = None,
         settings: Settings | None = None,
     ) -> None:
@@ -130,6 +134,8 @@ class DurableShuffle(Calls, StoredStages):
         check_option("lost_records", lost_records, ("refuse", "ignore"))
         rows_in = rows_in or cast("RowsIn", conf.get("rows_in", "auto"))
         check_option("rows_in", rows_in, ("auto", "jvm", "python"))
+        self._at_risk = at_risk if at_risk is not None else conf.get("at_risk", NOTHING)
+        risk_from(self._at_risk)
         if retention is None:
             given = conf.get("retention")
             retention = KeepUsed() if given is None else cast("Any", retention_from(given))

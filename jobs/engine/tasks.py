@@ -21,6 +21,7 @@ from durable_shuffle.jobs.identity.functions.user_code import check_modules
 from durable_shuffle.jobs.jvm_rows.blocks import blocks_of, frames_of
 from durable_shuffle.jobs.jvm_rows.files import StoredFiles, stored_files
 from durable_shuffle.jobs.jvm_rows.written import JvmSegments
+from durable_shuffle.recovery.skew import Read
 from durable_shuffle.serialization import errors
 from durable_shuffle.serialization.arrow_codec import array_of_one, numbers_of
 from durable_shuffle.serialization.errors import (
@@ -296,20 +297,19 @@ def stored_rows(
     seal: Seal,
     *,
     settings: Settings,
-    groups: Sequence[tuple[int, int]] | None = None,
+    groups: Sequence[Read] | None = None,
 ) -> StoredRows:
     """Return what tasks run to read a sealed stage.
 
     Args:
-        groups: task number -> [first, end) of the subpartitions that the task reads; None if task
-            k reads subpartition k.
+        groups: task number -> what the task reads; None if task k reads subpartition k.
     """
     code = running_code()
     tasks = stage.describe.partitions if groups is None else len(groups)
 
     def extents(number: int) -> Iterator[tuple[Extent, Pieces]]:
-        first, end = (number, number + 1) if groups is None else groups[number]
-        return group_extents(stage, seal, first, end, settings)
+        first, end, *part = (number, number + 1) if groups is None else groups[number]
+        return group_extents(stage, seal, first, end, settings, slice(*part) if part else None)
 
     def rows_of(number: int) -> Iterator[pa.RecordBatch]:
         rows = decoded(stage, extents(number), settings)

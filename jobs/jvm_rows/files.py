@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.jvm_rows.compiled import compiled
 from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
+from durable_shuffle.recovery.skew import Read
 from durable_shuffle.serialization.frames import MAX_RECORD_BYTES
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.extent_table import MAX_EXTENTS
@@ -28,7 +29,8 @@ from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 
 Fact = str | int | float | bool | bytes
 
-_GROUP = struct.Struct("<II")
+_GROUP = struct.Struct("<IIII")
+_ALL_EXTENTS = (0, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,12 @@ def stored_files(
     stage: StageHandle,
     seal: Seal,
     settings: Settings,
-    groups: Sequence[tuple[int, int]] | None = None,
+    groups: Sequence[Read] | None = None,
 ) -> StoredFiles | None:
     """Return how the JVM reads a sealed stage itself; None if its storage is no plain folder.
 
     Args:
-        groups: task number -> [first, end) of the subpartitions that the task reads; None if task
-            k reads subpartition k.
+        groups: task number -> what the task reads; None if task k reads subpartition k.
     """
     root = folder_of(stage.storage)
     if root is None:
@@ -69,7 +70,9 @@ def stored_files(
         "partitions": stage.describe.partitions,
         "producers": seal.producers,
         "passthrough": stage.describe.partitioner == PASSTHROUGH,
-        "groups": b"".join(_GROUP.pack(*group) for group in groups or ()),
+        "groups": b"".join(
+            _GROUP.pack(*group, *_ALL_EXTENTS[: 4 - len(group)]) for group in groups or ()
+        ),
         "max_frame_bytes": settings.max_frame_bytes,
         "max_record_bytes": MAX_RECORD_BYTES,
         "call_seconds": settings.storage_call_seconds,

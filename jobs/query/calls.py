@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.checks import check_version
-from durable_shuffle.jobs.query.runner import QueryRunner
+from durable_shuffle.jobs.query.at_risk import Risk, risk_from
+from durable_shuffle.jobs.query.runner import QueryCall, QueryRunner
 from durable_shuffle.jobs.stages.explanation import Explanation
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
@@ -22,6 +23,7 @@ class QueryCalls:
     _reports: list[StageReport]
     _native: list[str]
     _adapted: list[str]
+    _at_risk: Risk
 
     def query(
         self,
@@ -29,6 +31,7 @@ class QueryCalls:
         *,
         name: str | None = None,
         version: str | None = None,
+        at_risk: Risk | None = None,
         progress: bool = False,
     ) -> DataFrame:
         """Store every shuffle exchange of the query `df` once, and return the query's rows.
@@ -44,6 +47,11 @@ class QueryCalls:
         Args:
             name: label of the stages, default "query"; part of their identity.
             version: as with `checkpoint`.
+            at_risk: how much work a driver that dies may lose. "nothing" stores every exchange. A
+                time such as "5 min" leaves exchanges to Spark while all of them together took, or
+                are expected to take, no longer than that. One that takes longer than expected is
+                stopped and stored. Not counted: the last part of the query, which runs in your
+                action. Default: that of `DurableShuffle`.
             progress: show bars on standard error, or plain lines if it is not a terminal.
 
         Raises:
@@ -53,32 +61,41 @@ class QueryCalls:
                 "require" and an exchange would have to start from nothing.
             FencedError: a newer driver claimed the job.
         """
-        label, queries = self._checked(name, version)
+        call, queries = self._checked(name, version, at_risk)
         with show_progress(wanted=progress) as view:
-            result = queries.run(df, label, version, view)
+            result = queries.run(df, call, view)
         self._reports += result.reports
         self._native += [text for text in result.native if text not in self._native]
         self._adapted += result.adapted
         return result.frame
 
-    def _explain_query(self, df: DataFrame, name: str | None, version: str | None) -> Explanation:
-        label, queries = self._checked(name, version)
-        return queries.explain(df, label, version)
+    def _explain_query(
+        self, df: DataFrame, name: str | None, version: str | None, at_risk: Risk | None
+    ) -> Explanation:
+        call, queries = self._checked(name, version, at_risk)
+        return queries.explain(df, call)
 
-    def _checked(self, name: str | None, version: str | None) -> tuple[str, QueryRunner]:
-        """Return the label of a query's stages and what runs queries."""
+    def _checked(
+        self, name: str | None, version: str | None, at_risk: Risk | None
+    ) -> tuple[QueryCall, QueryRunner]:
+        """Return the checked arguments of a query and what runs queries."""
         label = "query" if name is None else name
         check_name("name", label)
         check_version(version)
+        seconds = risk_from(self._at_risk if at_risk is None else at_risk)
         if self._queries is None:
             raise InvalidInputError(
                 "query() needs the plans of a classic Spark session, which Spark Connect does not "
                 "show: use repartition() or stage() there"
             )
-        return label, self._queries
+        return QueryCall(label, version, seconds), self._queries
 
     def transparent(
-        self, *, name: str | None = None, version: str | None = None
+        self,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        at_risk: Risk | None = None,
     ) -> AbstractContextManager[None]:
         """Run actions through `query` while a `with` block is open, without changing your code.
 
@@ -90,6 +107,7 @@ class QueryCalls:
         Args:
             name: as for `query`.
             version: as for `query`, for every action in the block.
+            at_risk: as for `query`.
 
         Raises:
             InvalidInputError: a Spark Connect session, or a block is open already.
@@ -101,4 +119,7 @@ class QueryCalls:
             )
         from durable_shuffle.jobs.query.transparent import sent_through
 
-        return sent_through(self._spark, lambda df: self.query(df, name=name, version=version))
+        def query(df: DataFrame) -> DataFrame:
+            return self.query(df, name=name, version=version, at_risk=at_risk)
+
+        return sent_through(self._spark, query)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.query.cuts import Cut, schema_of
+from durable_shuffle.jobs.query.native_stage import Source
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
-from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.jobs.stages.work import Shape, Writing
 
 
@@ -18,7 +18,7 @@ class CutWork(Writing):
             when `plan` is called.
     """
 
-    def __init__(self, query: PlannedQuery, cut: Cut, below: Mapping[int, StoredStage]) -> None:
+    def __init__(self, query: PlannedQuery, cut: Cut, below: Mapping[int, Source]) -> None:
         self.name, self.engine = query.name, query.engine
         self._query, self._cut, self._below = query, cut, below
 

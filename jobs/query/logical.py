@@ -29,12 +29,14 @@ class LogicalPlan:
         self._jvm, self._session, self._execution = jvm, session, execution
         self._plan = plan
         self._copies: dict[int, list[tuple[Any, Any]]] = {}
-        """Identity hash -> (an operator, the copy with other children that replaced it)."""
+        """Identity hash -> (an operator, the copy with other children, or leaf, in its place)."""
         self._leaves: dict[int, Any] = {}
         """Cut number -> the leaf that stands for it."""
         self._whole: set[int] = set()
         """Numbers of the cuts that hold all rows of the operator that they replaced."""
         self.cut_of_rdd: dict[int, Cut] = {}
+        excluded = session.conf.get("spark.sql.adaptive.optimizer.excludedRules", None)
+        self._drops_empty = "AQEPropagateEmptyRelation" not in (excluded or "")
 
     def physical(self) -> Any:
         """Return the physical plan, ready to run."""
@@ -88,7 +90,7 @@ class LogicalPlan:
         leaf = self._leaves.get(cut.number)
         if leaf is None:
             return
-        if not rows and cut.number in self._whole:
+        if not rows and cut.number in self._whole and self._drops_empty:
             empty = self._jvm.module("org.apache.spark.sql.catalyst.plans.logical.LocalRelation")
             if self._replace(leaf, empty.apply(leaf.output())):
                 propagate = self._jvm.module(_OPTIMIZER + "PropagateEmptyRelation")
@@ -163,6 +165,8 @@ class LogicalPlan:
             return copy
 
         self._plan = over(self._plan)
+        if found:
+            self._copies.setdefault(number, []).append((old, new))
         return found
 
     def _hash(self, jvm_object: Any) -> int:

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece, operators, row_leaves
 
 SHUFFLED_JOINS = frozenset({"SortMergeJoinExec", "ShuffledHashJoinExec"})
+BY_ARRIVAL = frozenset(
+    {"WindowExec", "WindowGroupLimitExec", "WindowInPandasExec", "ArrowWindowPythonExec"}
+)
+"""Operators whose rows may depend on the order in which rows arrive, because rows may tie."""
 _SHRINKING = SHUFFLED_JOINS | {
     *("BroadcastHashJoinExec", "HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"),
 }

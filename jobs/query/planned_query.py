@@ -23,7 +23,7 @@ from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import walked, with_cached
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session, query_execution
 from durable_shuffle.jobs.identity.plan.settings import plan_splits, settings_digest
-from durable_shuffle.jobs.identity.plan.unstable import unstable_in_piece
+from durable_shuffle.jobs.identity.plan.unstable import unstable_if_native, unstable_in_piece
 from durable_shuffle.jobs.query.cuts import (
     Cut,
     Exchange,
@@ -33,7 +33,6 @@ from durable_shuffle.jobs.query.cuts import (
     exchange_title,
     only_stored,
     operators,
-    read_alike,
     ready_broadcasts,
     result_top,
     schema_of,
@@ -41,8 +40,23 @@ from durable_shuffle.jobs.query.cuts import (
     union_is_zipped,
 )
 from durable_shuffle.jobs.query.distinct_groups import PlannedAlike, numbers_groups
+from durable_shuffle.jobs.query.groups import (
+    Reads,
+    grouping_settings,
+    is_divided,
+    site_reads,
+    target_bytes,
+)
 from durable_shuffle.jobs.query.logical import LogicalPlan, estimated_bytes
+from durable_shuffle.jobs.query.native_stage import (
+    NativeStage,
+    Source,
+    rdd_of,
+    run_natively,
+    sizes_of,
+)
 from durable_shuffle.jobs.query.order import (
+    BY_ARRIVAL,
     Estimate,
     Limits,
     may_shrink,
@@ -62,20 +76,13 @@ from durable_shuffle.jobs.query.tree import (
 )
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.runner import StageRunner
-from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.jobs.text import size
-from durable_shuffle.recovery.grouping import Group, GroupingRule, group_alike
+from durable_shuffle.shuffle.base.clock import Clock
 from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.read.sealed_reader import subpartition_bytes
 
-_GROUP = "spark.durableShuffle.group."
-"""Prefix of the grouping settings; a stage records them beside the settings that split files."""
 _BOUNDS = "spark.durableShuffle.range.bounds"
 """Key under which DESCRIBE keeps the bounds of a range exchange."""
 _ADAPTIVE_THRESHOLD = "spark.sql.adaptive.autoBroadcastJoinThreshold"
-_TURNS = 3
-"""Tasks per core, if there is enough to read. More tasks are shorter: a killed driver loses less
-work, and a slow task delays its stage less."""
 
 
 class PlannedQuery:
@@ -162,11 +169,11 @@ class PlannedQuery:
                 self._placed[cut.number] = cut
             self._adapts = placed != "unknown"
 
-    def sized(self, cut: Cut, seal: Seal) -> None:
-        """Say that a cut is sealed."""
+    def sized(self, cut: Cut, sizes: Seal | NativeStage) -> None:
+        """Say that the map side of a cut has ended."""
         if cut.number in self._placed and cut.number not in self._bytes:
-            self._bytes[cut.number] = seal.memory_bytes
-            self._sizes[cut.number] = seal.memory_bytes, seal.rows
+            self._bytes[cut.number] = sizes.memory_bytes
+            self._sizes[cut.number] = sizes.memory_bytes, sizes.rows
 
     def replan(self) -> bool:
         """Plan the query again if sizes that are known by now may change it; return whether."""
@@ -210,10 +217,43 @@ class PlannedQuery:
         return starts_now(ready, unfinished, self.joins(), self._estimate, self._limits)
 
     def _estimate(self, cut: Cut) -> Estimate:
+        return Estimate(max(self._inputs(cut), default=0), may_shrink(cut.piece))
+
+    def input_bytes(self, cut: Cut) -> int:
+        """Return the bytes that the map side of a cut reads, partly by Spark's estimates."""
+        return sum(self._inputs(cut))
+
+    def _inputs(self, cut: Cut) -> list[int]:
         leaves = [n for n in operators(cut.piece) if not n.children and n.target is None]
         scanned = [estimated_bytes(leaf) for leaf in leaves]
-        stored = [self._bytes.get(below.number, 0) for below in cut.piece.cuts]
-        return Estimate(max([*scanned, *stored], default=0), may_shrink(cut.piece))
+        return scanned + [self._bytes.get(below.number, 0) for below in cut.piece.cuts]
+
+    def may_be_left(self, cut: Cut, native: Container[int]) -> bool:
+        """Return whether Spark may run an exchange itself.
+
+        It may if each partition has the same rows whenever they are computed: stages that read it
+        may be computed in different runs. Spark's bounds of ranges are samples, so they may differ.
+
+        Args:
+            native: numbers of the cuts that are left to Spark.
+        """
+        if cut.exchange.kind not in ("hash", "single") or self._identities[cut.number].unstable:
+            return False
+        sites: dict[bool, list[int]] = {False: [], True: []}
+        for site, one in cut.piece.sites.items():
+            sites[one.number in native].append(site)
+        if sites[True] and any(n.name in BY_ARRIVAL for n in operators(cut.piece)):
+            return False
+        root = cut.piece.root.plan
+        return not unstable_if_native(self._jvm, root, sites[False], sites[True])
+
+    def run_natively(self, cut: Cut, below: Mapping[int, Source], clock: Clock) -> NativeStage:
+        """Let Spark run the map side of an exchange; see `run_natively` of native_stage."""
+        with catalyst.active(self._session):
+            with self._lock:
+                plan, _ = self._rebuilt(cut.piece, below, self.planning_settings())
+                exchange = cut.node.plan.withNewChildren(self._jvm.to_seq([plan]))
+            return run_natively(self._jvm, exchange, clock)
 
     @property
     def native(self) -> tuple[str, ...]:
@@ -231,7 +271,7 @@ class PlannedQuery:
 
     def planning_settings(self) -> dict[str, str]:
         """The settings that split files and group partitions, with their current values."""
-        return {**self.conf, **_rule(self.spark)}
+        return {**self.conf, **grouping_settings(self.spark)}
 
     def start_broadcasts(self, pieces: Sequence[PlanPiece]) -> None:
         """Start the broadcasts that read no stored stage, so that they run beside map sides."""
@@ -245,10 +285,10 @@ class PlannedQuery:
         cut = self.result_cut
         return self._above if cut is not None and cut.number in stored else self.last
 
-    def result(self, below: Mapping[int, StoredStage]) -> DataFrame:
+    def result(self, below: Mapping[int, Source]) -> DataFrame:
         """Return the query's rows over its stored stages, on the user's session."""
         with catalyst.active(self._session), self._lock:
-            plan, _ = self._rebuilt(self.above(below), below, _rule(self.spark))
+            plan, _ = self._rebuilt(self.above(below), below, grouping_settings(self.spark))
             return rows_of(self.spark, plan)
 
     def _identify(self, cut: Cut, settings: str) -> StageIdentity:
@@ -280,7 +320,7 @@ class PlannedQuery:
     def plan(
         self,
         cut: Cut,
-        below: Mapping[int, StoredStage],
+        below: Mapping[int, Source],
         conf: Mapping[str, str],
         *,
         large_rows: bool,
@@ -310,10 +350,11 @@ class PlannedQuery:
             shaped = with_ids(rows, expression, zeros=kinds is None)
             if kinds is None:
                 shaped = catalyst.counted_to_the_end(catalyst.narrow_decimals(shaped))
-        native = cut.piece.native_shuffles
+        left = [one for one in cut.piece.cuts if isinstance(below[one.number], NativeStage)]
+        native = cut.piece.native_shuffles + len(left)
         return Planned(shaped, producers, splits, native, recorded, partitions, kinds)
 
-    def _ranges(self, cut: Cut, below: Mapping[int, StoredStage], conf: Mapping[str, str]) -> int:
+    def _ranges(self, cut: Cut, below: Mapping[int, Source], conf: Mapping[str, str]) -> int:
         """Return the number of ranges of an exchange.
 
         The user's number counts. Without one, it follows from the bytes of the stages below, if
@@ -324,60 +365,42 @@ class PlannedQuery:
             return asked
         if not only_stored(cut.piece):
             return min(asked, MAX_RANGES)
-        size = sum(below[cut_below.number].seal.data_bytes for cut_below in cut.piece.cuts)
-        return max(1, min(asked, MAX_RANGES, -(-size // int(conf[_GROUP + "targetBytes"]))))
+        size = sum(sizes_of(below[one.number]).data_bytes for one in cut.piece.cuts)
+        return max(1, min(asked, MAX_RANGES, -(-size // target_bytes(conf))))
 
     def _rebuilt(
-        self, piece: PlanPiece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
+        self, piece: PlanPiece, below: Mapping[int, Source], conf: Mapping[str, str]
     ) -> tuple[Any, list[str]]:
-        """Return the plan of a piece over stored stages, and the groups of each site as texts."""
-        groups = self._groups(piece, below, conf)
-        texts = [f"{groups[site]}" for site in piece.sites]
-        rdds: dict[tuple[int, tuple[Group, ...]], Any] = {}
+        """Return the plan of a piece over stored stages, and what each site reads as texts."""
+        reads = site_reads(piece, below, conf)
+        texts = [f"{reads[site]}" for site in piece.sites]
+        rdds: dict[tuple[int, Reads], Any] = {}
 
         def scan(site: Node) -> Any:
-            cut = piece.sites[site.id]
-            key = (cut.number, groups[site.id])
-            if key not in rdds:
-                rdds[key] = self._stored_rdd(cut, below[cut.number], groups[site.id])
-            over = partitioning_over(self._jvm.root, site.partitioning, len(groups[site.id]))
-            return stored_scan(self._jvm.root, site, rdds[key], over)
+            cut, tasks = piece.sites[site.id], reads[site.id]
+            if (cut.number, tasks) not in rdds:
+                rdds[cut.number, tasks] = self._rdd(cut, below[cut.number], tasks)
+            kind = None if is_divided(tasks) else site.partitioning
+            over = partitioning_over(self._jvm.root, kind, len(tasks))
+            return stored_scan(self._jvm.root, site, rdds[cut.number, tasks], over)
 
         return self._rebuilder.piece(piece.root, scan, piece.sites), texts
 
-    def _groups(
-        self, piece: PlanPiece, below: Mapping[int, StoredStage], conf: Mapping[str, str]
-    ) -> dict[int, tuple[Group, ...]]:
-        rule = GroupingRule(
-            *(int(conf[_GROUP + name]) for name in ("targetBytes", "tasks", "leastBytes"))
-        )
-        groups = {
-            site: tuple((k, k + 1) for k in range(below[cut.number].handle.describe.partitions))
-            for site, cut in piece.sites.items()
-        }
-        for alike in read_alike(piece, union_is_zipped):
-            numbers = {piece.sites[site].number for site in alike}
-            stages = [below[number] for number in sorted(numbers)]
-            sizes = [subpartition_bytes(s.handle, s.seal).tolist() for s in stages]
-            if len({len(of_one) for of_one in sizes}) == 1:
-                groups |= dict.fromkeys(alike, group_alike(sizes, rule))
-        return groups
-
-    def _stored_rdd(self, cut: Cut, stored: StoredStage, groups: tuple[Group, ...]) -> Any:
-        rows = stored_rows(
-            stored.handle, stored.seal, settings=self._stages.settings, groups=groups
-        )
+    def _rdd(self, cut: Cut, source: Source, reads: Reads) -> Any:
+        if isinstance(source, NativeStage):
+            return rdd_of(self._jvm, source, reads)
+        if is_divided(reads):
+            self._tell_divided(cut, reads)
+        settings = self._stages.settings
+        rows = stored_rows(source.handle, source.seal, settings=settings, groups=reads)
         schema = narrow_schema(schema_of(cut.node.plan))
         return self.engine.stored_rdd(self._session, rows, schema)
 
-
-def _rule(spark: SparkSession) -> dict[str, str]:
-    """Return the settings of grouping with their current values."""
-    return {
-        _GROUP + "targetBytes": str(32 << 20),
-        _GROUP + "tasks": str(_TURNS * spark.sparkContext.defaultParallelism),
-        _GROUP + "leastBytes": str(1 << 20),
-    }
+    def _tell_divided(self, cut: Cut, reads: Reads) -> None:
+        shared = ", ".join(map(str, sorted({read[0] for read in reads if len(read) > 2})))
+        text = f"exchange {cut.number}: several tasks read partition {shared}, because of skew"
+        if text not in self.adapted:
+            self.adapted.append(text)
 
 
 def _planned_again(sizes: Mapping[int, tuple[int, int]], dropped: Sequence[Cut], joins: int) -> str:

@@ -15,8 +15,11 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine.engine import Engine
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.query.at_risk import AtRisk
 from durable_shuffle.jobs.query.cut_work import CutWork
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece
+from durable_shuffle.jobs.query.native_stage import NativeStage, Source, sizes_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.runner import StageRunner
@@ -26,6 +29,8 @@ from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 
 _AT_ONCE = 8
 """Map sides that may run at the same time, each in its own thread."""
+
+_LEFT = "left to Spark: a driver that dies loses {:.1f} s of work, at_risk allows {:g} s"
 
 
 def whole_seal(stage: StageHandle) -> Seal | None:
@@ -37,8 +42,8 @@ def whole_seal(stage: StageHandle) -> Seal | None:
 class SealedCuts:
     """Which cuts of a query are sealed; asks the storage once per stage."""
 
-    def __init__(self, query: PlannedQuery, stages: StageRunner) -> None:
-        self._query, self._store = query, stages.store
+    def __init__(self, query: PlannedQuery, stages: StageRunner, at_risk: AtRisk) -> None:
+        self._query, self._store, self._at_risk = query, stages.store, at_risk
         self._least = stages.settings.result_least_bytes
         self._seals: dict[str, Seal | None] = {}
 
@@ -101,10 +106,14 @@ class SealedCuts:
         known = [seal for seal in seals if seal is not None]
         return len(known) == len(seals) and not self.stores_result(known)
 
-    def stores_result(self, below: Iterable[Seal]) -> bool:
+    def stores_result(self, below: Iterable[Seal | NativeStage]) -> bool:
         """Return whether to store the query's rows, given the stages that the last piece reads."""
-        size = sum(seal.data_bytes for seal in below)
-        return self._store.policy != "require" and size >= self._least
+        size = sum(sizes.data_bytes for sizes in below)
+        if self._at_risk.budget:
+            pays = not self._at_risk.allows(self._at_risk.expected(size))
+        else:
+            pays = size >= self._least
+        return pays and self._store.policy != "require"
 
 
 class QueryRun:
@@ -113,6 +122,7 @@ class QueryRun:
     Args:
         query: planned, not started.
         progress: is told what starts and ends.
+        at_risk: how much work may be lost; nothing is at risk yet.
         replanned: called after the query was planned again.
     """
 
@@ -123,33 +133,44 @@ class QueryRun:
         stages: StageRunner,
         query: PlannedQuery,
         progress: ProgressView,
+        at_risk: AtRisk,
         replanned: Callable[[], None],
     ) -> None:
         self._spark, self._engine, self._stages, self._query = spark, engine, stages, query
         self._progress, self._replanned = progress, replanned
-        self._sealed = SealedCuts(query, stages)
-        self._running: dict[Future[StoredStage], Cut] = {}
+        self._sealed = SealedCuts(query, stages, at_risk)
+        self._at_risk = at_risk
+        self._tag = f"durable-shuffle-{stages.ids.new_id()}"
+        self._running: dict[Future[Source], Cut] = {}
+        self._native_since: dict[int, float] = {}
+        """Number of a cut that Spark runs now -> when it started."""
+        self._must_store: set[int] = set()
+        """Numbers of cuts that took longer than may be at risk."""
         self._started: dict[str, int] = {}
         """Fingerprint -> number of the cut that started with it; equal exchanges are one stage."""
-        self.stored: dict[int, StoredStage] = {}
+        self.stored: dict[int, Source] = {}
+        self.left: list[str] = []
+        """What was left to Spark, and how much work was at risk then."""
 
-    def ensure(self) -> dict[int, StoredStage]:
+    def ensure(self) -> dict[int, Source]:
         """Return cut number -> stage, for all cuts that are needed; run those that are missing."""
         self._tell_plan()
-        context, tag = self._spark.sparkContext, f"durable-shuffle-{self._stages.ids.new_id()}"
+        context, tag = self._spark.sparkContext, self._tag
         context.addJobTag(tag)  # the threads inherit it
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query") as pool:
             try:
                 self._start(pool)
                 while self._running:
-                    done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+                    left = self._time_left()
+                    done, _ = wait(self._running, timeout=left, return_when=FIRST_COMPLETED)
                     for future in done:
-                        self._finish(self._running.pop(future), future.result())
+                        self._end(pool, future)
+                    if not done:
+                        self._stop_late()
+                        continue
                     if self._running and self._query.may_adapt():
                         continue  # what is planned next must not depend on who ends first
-                    list(self._waiting(self._sealed.needed()))  # equal cuts are stored, too
-                    if self._query.replan():
-                        self._replanned()
+                    self._plan_again()
                     self._start(pool)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -158,6 +179,18 @@ class QueryRun:
             finally:
                 context.removeJobTag(tag)
         return self.stored
+
+    def _plan_again(self) -> None:
+        """Plan the query again until neither sizes nor equal exchanges change the plan.
+
+        A new plan may have new exchanges that are equal to stored ones. A later run would find
+        these sealed and plan with their sizes, too.
+        """
+        while True:
+            list(self._waiting(self._sealed.needed()))  # equal cuts are stored, too
+            if not self._query.replan():
+                return
+            self._replanned()
 
     def _tell_plan(self) -> None:
         needed = self._sealed.needed()
@@ -208,7 +241,7 @@ class QueryRun:
     def _is_ready(self, cut: Cut) -> bool:
         if any(below.number not in self.stored for below in cut.piece.cuts):
             return False
-        below = (self.stored[below.number].seal for below in cut.piece.cuts)
+        below = (sizes_of(self.stored[below.number]) for below in cut.piece.cuts)
         return cut is not self._query.result_cut or self._sealed.stores_result(below)
 
     def _submit(self, pool: ThreadPoolExecutor, cut: Cut) -> None:
@@ -217,14 +250,109 @@ class QueryRun:
         self._progress.started(cut.number, _title(cut), committed)
         self._query.place(cut)
         self._started[self._query.fingerprint(cut)] = cut.number
-        task = inheritable_thread_target(self._spark)(self._stages.store.ensure)
-        self._running[pool.submit(task, CutWork(self._query, cut, self.stored), identity)] = cut
+        work: Callable[[], Source]
+        if self._is_left(cut):
+            self._native_since[cut.number] = self._stages.store.clock.monotonic()
+            work = partial(self._natively, cut)
+        else:
+            writing = CutWork(self._query, cut, self.stored)
+            work = partial(self._stages.store.ensure, writing, identity)
+        self._running[pool.submit(inheritable_thread_target(self._spark)(work))] = cut
 
-    def _finish(self, cut: Cut, stage: StoredStage) -> None:
-        self.stored[cut.number] = stage
+    def _is_left(self, cut: Cut) -> bool:
+        """Leave an exchange to Spark if the budget allows it, and if nothing of it is stored."""
+        if not self._at_risk.budget or cut.number in self._must_store:
+            return False
+        name, identity = self._query.name, self._query.identity(cut)
+        expected = self._at_risk.expected(self._query.input_bytes(cut))
+        native = {n for n, source in self.stored.items() if isinstance(source, NativeStage)}
+        left = (
+            self._at_risk.allows(expected)
+            and self._stages.store.stored(name, identity) is None
+            and self._query.may_be_left(cut, native)
+        )
+        if left:
+            self._at_risk.takes(cut.number, expected)
+        return left
+
+    def _natively(self, cut: Cut) -> NativeStage:
+        context, tag = self._spark.sparkContext, self._tag_of(cut)
+        context.addJobTag(tag)
+        try:
+            return self._query.run_natively(cut, self.stored, self._stages.store.clock)
+        finally:
+            context.removeJobTag(tag)
+
+    def _tag_of(self, cut: Cut) -> str:
+        return f"{self._tag}-{cut.number}"
+
+    def _time_left(self) -> float | None:
+        """Return the seconds until a cut that Spark runs has taken all that may be at risk."""
+        now = self._stages.store.clock.monotonic()
+        return min(
+            (
+                max(0.0, since + self._at_risk.limit(number) - now)
+                for number, since in self._native_since.items()
+                if number not in self._must_store
+            ),
+            default=None,
+        )
+
+    def _stop_late(self) -> None:
+        """Stop what Spark runs for too long; it will be stored."""
+        now = self._stages.store.clock.monotonic()
+        for number, since in self._native_since.items():
+            if now >= since + self._at_risk.limit(number) and number not in self._must_store:
+                self._must_store.add(number)
+                self._spark.sparkContext.cancelJobsWithTag(f"{self._tag}-{number}")
+
+    def _end(self, pool: ThreadPoolExecutor, future: "Future[Source]") -> None:
+        cut = self._running.pop(future)
+        try:
+            source = future.result()
+        except JVM_ERRORS:
+            if cut.number not in self._native_since or cut.number not in self._must_store:
+                raise
+            del self._native_since[cut.number]
+            self._at_risk.forgets(cut.number)
+            self._submit(pool, cut)
+            return
+        self._native_since.pop(cut.number, None)
+        self._finish(cut, source)
+
+    def _finish(self, cut: Cut, source: Source) -> None:
+        self.stored[cut.number] = source
+        read = self._query.input_bytes(cut)
         self._query.place(cut)  # unless it started
-        self._query.sized(cut, stage.seal)
-        self._progress.finished(cut.number, _title(cut), stage.report)
+        self._query.sized(cut, sizes_of(source))
+        if isinstance(source, NativeStage):
+            self._at_risk.takes(cut.number, source.seconds)
+            self._at_risk.measured(read, source.seconds)
+            self.left.append(f"{_title(cut)}: {_LEFT.format(source.seconds, self._at_risk.budget)}")
+            self._progress.left(cut.number, _title(cut), source.seconds)
+        else:
+            if source.report.producers_run == source.report.producers:
+                self._at_risk.measured(read, source.report.seconds)
+            self._progress.finished(cut.number, _title(cut), source.report)
+        self._at_risk.keeps(self._lost_with_driver())
+
+    def _lost_with_driver(self) -> set[int]:
+        """Return the cuts that a later run would have to compute again, if they are not stored."""
+        lost: set[int] = set()
+
+        def look(piece: PlanPiece) -> None:
+            for cut in piece.cuts:
+                if cut.number not in lost and not self._is_stored(cut):
+                    lost.add(cut.number)
+                    look(cut.piece)
+
+        result = self._query.result_cut
+        if result is None or not self._is_stored(result):
+            look(self._query.last)
+        return lost
+
+    def _is_stored(self, cut: Cut) -> bool:
+        return isinstance(self.stored.get(cut.number), StoredStage)
 
 
 def _title(cut: Cut) -> str:

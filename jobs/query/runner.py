@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.query.at_risk import AtRisk
 from durable_shuffle.jobs.query.cuts import Cut, schema_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
@@ -17,6 +18,7 @@ from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanatio
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
+from durable_shuffle.jobs.stages.store import StoredStage
 
 _NO_STREAM = (
     "a streaming DataFrame is no query that ends: write it with "
@@ -38,6 +40,16 @@ class QueryResult:
     """What was planned again while the query ran, and why."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueryCall:
+    """The arguments of a call, checked."""
+
+    name: str
+    version: str | None
+    at_risk: float
+    """Seconds of work that a dead driver may lose; 0 if every exchange is stored."""
+
+
 class QueryRunner:
     """Runs queries of one claimed job on a classic session. Not thread-safe."""
 
@@ -46,34 +58,43 @@ class QueryRunner:
         self._store = stages.store
         self._checked = False
 
-    def run(
-        self, df: DataFrame, name: str, version: str | None, progress: ProgressView
-    ) -> QueryResult:
-        """Store the query's exchanges that are missing."""
-        query = self._planned(df, name, version, remember=True)
+    def run(self, df: DataFrame, call: QueryCall, progress: ProgressView) -> QueryResult:
+        """Store the query's exchanges that are missing and worth it."""
+        query = self._planned(df, call, remember=True)
         check = partial(self._check_inputs, query, remember=True)
-        run = QueryRun(self._spark, self._engine, self._stages, query, progress, check)
+        at_risk = self._at_risk(call)
+        run = QueryRun(self._spark, self._engine, self._stages, query, progress, at_risk, check)
         stored = run.ensure()
         # a query that is planned again may have several cuts that are one stage
-        every = [stored[number].report for number in sorted(stored)]
+        every = [
+            stage.report for _, stage in sorted(stored.items()) if isinstance(stage, StoredStage)
+        ]
         reports = list({report.incarnation: report for report in every}.values())
-        return QueryResult(query.result(stored), reports, query.native, tuple(query.adapted))
+        native = (*query.native, *run.left)
+        return QueryResult(query.result(stored), reports, native, tuple(query.adapted))
 
-    def explain(self, df: DataFrame, name: str, version: str | None) -> Explanation:
+    def _at_risk(self, call: QueryCall) -> AtRisk:
+        return AtRisk(call.at_risk, self._spark.sparkContext.defaultParallelism)
+
+    def explain(self, df: DataFrame, call: QueryCall) -> Explanation:
         """Say what `run` would do. Plans the query, runs nothing."""
-        query = self._planned(df, name, version, remember=False)
-        sealed = SealedCuts(query, self._stages)
+        query = self._planned(df, call, remember=False)
+        at_risk = self._at_risk(call)
+        sealed = SealedCuts(query, self._stages, at_risk)
         while sealed.taken_into_account():
             self._check_inputs(query, remember=False)
         needed = sealed.needed()
         first = {cut.number for cut in query.starting(sealed.ready(), [])}
         certain = first if query.joins() else needed.keys()
-        exchanges = []
+        exchanges: list[StageExplanation] = []
         for cut in query.cuts:
             result = cut is query.result_cut
             if result and not needed[cut.number] and sealed.result_stays_native():
                 continue
             state, why = self._state(query, cut, needed)
+            if state == "missing" and at_risk.budget and not result:
+                native = {one.number for one in exchanges if one.state == "left to Spark"}
+                state, why = self._left(query, cut, at_risk, native, why)
             exchanges.append(
                 StageExplanation(
                     number=cut.number,
@@ -88,7 +109,20 @@ class QueryRunner:
                     may_change=needed.get(cut.number) is False and cut.number not in certain,
                 )
             )
-        return Explanation(name, tuple(exchanges), query.native, tuple(query.adapted))
+        return Explanation(call.name, tuple(exchanges), query.native, tuple(query.adapted))
+
+    def _left(
+        self, query: PlannedQuery, cut: Cut, at_risk: AtRisk, native: set[int], why: str
+    ) -> tuple[State, str]:
+        """Say whether a missing exchange is expected to be left to Spark."""
+        expected = at_risk.expected(query.input_bytes(cut))
+        numbers = at_risk.says(expected)
+        if not at_risk.allows(expected):
+            return "missing", f"{why}; not left to Spark: {numbers}"
+        if not query.may_be_left(cut, native):
+            return "missing", f"{why}; not left to Spark: its rows may differ in each run"
+        at_risk.takes(cut.number, expected)
+        return "left to Spark", numbers
 
     def _state(
         self, query: PlannedQuery, cut: Cut, needed: Mapping[int, bool]
@@ -104,15 +138,13 @@ class QueryRunner:
         done, total = self._store.progress(query.name, identity)
         return "partly committed", f"{done} of {total} producers committed"
 
-    def _planned(
-        self, df: DataFrame, name: str, version: str | None, *, remember: bool
-    ) -> PlannedQuery:
+    def _planned(self, df: DataFrame, call: QueryCall, *, remember: bool) -> PlannedQuery:
         check_frame(df, streaming=_NO_STREAM)
         df = self._engine.fixed(df)
-        query = self._first_plan(df, name, version, self._engine.planning_settings())
+        query = self._first_plan(df, call, self._engine.planning_settings())
         recorded = self._recorded(query)
         if recorded is not None and recorded != query.conf:
-            query = PlannedQuery(df, name, self._engine, self._stages, version, recorded)
+            query = self._query(df, call, recorded)
         self._check_inputs(query, remember=remember)
         return query
 
@@ -120,16 +152,17 @@ class QueryRunner:
         for cut in query.cuts:  # also those below a sealed one, which do not run
             self._stages.seen.check(query.name, query.identity(cut), remember=remember)
 
-    def _first_plan(
-        self, df: DataFrame, name: str, version: str | None, conf: Mapping[str, str]
-    ) -> PlannedQuery:
+    def _query(self, df: DataFrame, call: QueryCall, conf: Mapping[str, str]) -> PlannedQuery:
+        return PlannedQuery(df, call.name, self._engine, self._stages, call.version, conf)
+
+    def _first_plan(self, df: DataFrame, call: QueryCall, conf: Mapping[str, str]) -> PlannedQuery:
         """Plan the query; the first time, check meanwhile whether this Spark's plans are known."""
         if self._checked:
-            return PlannedQuery(df, name, self._engine, self._stages, version, conf)
+            return self._query(df, call, conf)
         with ThreadPoolExecutor(1, thread_name_prefix="durable-check") as pool:
             check = pool.submit(check_internals, self._spark)
             try:
-                return PlannedQuery(df, name, self._engine, self._stages, version, conf)
+                return self._query(df, call, conf)
             finally:
                 check.result()  # its error explains more than the planning error that it caused
                 self._checked = True

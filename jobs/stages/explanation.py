@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-State = Literal["committed", "partly committed", "missing", "not needed"]
+State = Literal["committed", "partly committed", "missing", "left to Spark", "not needed"]
 
 
 def in_python(why: str) -> str:
@@ -64,14 +64,15 @@ class Explanation:
     @property
     def hit(self) -> bool:
         """True if every stage that is needed is stored; producers that it lacks would still run."""
-        return all(stage.state != "missing" for stage in self.stages)
+        return not any(stage.state in ("missing", "left to Spark") for stage in self.stages)
 
     @property
     def why(self) -> str:
         """The reason, if there is one stage, else a summary in one line."""
         if len(self.stages) == 1:
             return self.stages[0].why
-        running = [s for s in self.stages if s.state in ("missing", "partly committed")]
+        done = ("committed", "not needed")
+        running = [stage for stage in self.stages if stage.state not in done]
         if not running:
             return "every stage that is needed is committed"
         return f"{len(running)} of {len(self.stages)} stages would run"

@@ -45,6 +45,9 @@ class ProgressView:
     def finished(self, number: int, title: str, report: StageReport) -> None:
         """A stage is sealed."""
 
+    def left(self, number: int, title: str, seconds: float) -> None:
+        """Spark has run the map side of an exchange that is not stored."""
+
 
 class PlainProgress(ProgressView):
     """One line per event, on standard error."""
@@ -60,6 +63,9 @@ class PlainProgress(ProgressView):
             f"{title}: {report.decision}, producers run {report.producers_run}, reused "
             f"{report.producers_reused}, {size(report.data_bytes)}, {report.seconds:.1f} s"
         )
+
+    def left(self, number: int, title: str, seconds: float) -> None:
+        _print(f"{title}: left to Spark, {seconds:.1f} s")
 
 
 class PolledProgress(ProgressView):
@@ -86,15 +92,22 @@ class PolledProgress(ProgressView):
 
     def started(self, number: int, title: str, committed: CountCommitted) -> None:
         with self._lock:
-            self._begin(number, title)
+            if number not in self._running:
+                self._begin(number, title)
             self._running[number] = committed
 
     def finished(self, number: int, title: str, report: StageReport) -> None:
         note = f"{report.decision}, {report.producers_reused} reused, {size(report.data_bytes)}"
+        self._ended(number, title, note, max(1, report.producers))
+
+    def left(self, number: int, title: str, seconds: float) -> None:
+        self._ended(number, title, "left to Spark", 1)
+
+    def _ended(self, number: int, title: str, note: str, total: int) -> None:
         with self._lock:
             if self._running.pop(number, None) is None:
                 self._begin(number, title)
-            self._move(number, max(1, report.producers), max(1, report.producers), note)
+            self._move(number, total, total, note)
 
     def _poll(self) -> None:
         while not self._stop.wait(_POLL_SECONDS):

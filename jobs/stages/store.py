@@ -93,7 +93,7 @@ class StageStore:
         self._engine = engine
         self._storage, self._task_storage, self._log = storage, task_storage, log
         self.policy, self._settings = policy, settings
-        self._clock, self._ids = clock, ids
+        self.clock, self._ids = clock, ids
         self._lock = threading.Lock()
         self.misses = Misses(storage, log, settings)
 
@@ -120,7 +120,7 @@ class StageStore:
             FencedError: a newer driver claimed the job.
             NotFoundError: another thread of this driver released the stage meanwhile.
         """
-        start = self._clock.monotonic()
+        start = self.clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
         before = self._storage.retry_counts
         stage = self.stored(work.name, identity, storage)
@@ -170,7 +170,7 @@ class StageStore:
             - before.waited_seconds
             + sum(r.storage_wait_seconds for r in results),
             retries=retries,
-            seconds=self._clock.monotonic() - start,
+            seconds=self.clock.monotonic() - start,
         )
         _LOG.info(
             "stage %s-%s: %s (%s); producers run %d, reused %d; %d rows, %d bytes, %.1f s",
@@ -287,7 +287,7 @@ class StageStore:
                 stage.path.name,
                 stage.path.fingerprint,
                 stage.path.incarnation,
-                wall_seconds=self._clock.wall(),
+                wall_seconds=self.clock.wall(),
                 lasts="unrecognised" if identity.unresolved else "while_used",
             )
         )
@@ -379,7 +379,7 @@ class StageStore:
             components=identity.components,
             splits=planned.splits,
             planning=planned.conf,
-            created_wall_seconds=self._clock.wall(),
+            created_wall_seconds=self.clock.wall(),
         )
         return describe_stage(storage, path, describe)
 

@@ -290,18 +290,36 @@ def read_group(
 
 
 def group_extents(
-    stage: StageHandle, seal: Seal, first: int, end: int, settings: Settings
+    stage: StageHandle,
+    seal: Seal,
+    first: int,
+    end: int,
+    settings: Settings,
+    part: slice | None = None,
 ) -> Iterator[tuple[Extent, Pieces]]:
     """Yield the extents of subpartitions [first, end) with their bytes, in `read_group`'s order.
+
+    Args:
+        part: only this run of the extents.
+
+    Raises:
+        CorruptDataError, NotFoundError: see `read_slices`.
+    """
+    extents = ordered_extents(stage, seal, first, end)[part or slice(None)]
+    ranges = [extent.where for extent in extents]
+    for extent, (_, pieces) in zip(extents, _in_order(stage, ranges, settings), strict=True):
+        yield extent, pieces
+
+
+def ordered_extents(stage: StageHandle, seal: Seal, first: int, end: int) -> list[Extent]:
+    """Return the extents of subpartitions [first, end) in `read_group`'s order.
 
     Raises:
         CorruptDataError, NotFoundError: see `read_slices`.
     """
     extents = sealed_extents(stage, seal, first, end)
     extents.sort(key=lambda e: (e.producer, e.subpartition, e.first_ordinal))
-    ranges = [extent.where for extent in extents]
-    for extent, (_, pieces) in zip(extents, _in_order(stage, ranges, settings), strict=True):
-        yield extent, pieces
+    return extents
 
 
 def _in_order(

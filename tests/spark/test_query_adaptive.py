@@ -76,6 +76,23 @@ def test_an_empty_side_removes_the_join(tables: SparkSession, root: str) -> None
     assert [stage.rows for stage in durable.report().stages] == [0]
 
 
+def test_an_excluded_rule_keeps_the_join(tables: SparkSession, root: str) -> None:
+    """Spark's list of excluded rules holds for the rule that drops what needs an empty side."""
+    rule = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    tables.conf.set("spark.sql.adaptive.optimizer.excludedRules", rule)
+    durable = shuffle_of(tables, root)
+    assert durable.query(tables.sql(SMALL_SIDE.replace("c = 3", "c * k = -1"))).collect() == []
+    assert len(durable.report().stages) > 1
+
+
+def test_partitions_are_read_one_by_one_if_spark_may_not_coalesce(
+    tables: SparkSession, root: str
+) -> None:
+    tables.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    df = tables.sql("SELECT k, count(*) AS n FROM big GROUP BY k")
+    assert shuffle_of(tables, root).query(df).rdd.getNumPartitions() == 8
+
+
 @pytest.mark.parametrize(
     "kind", ["LEFT OUTER", "RIGHT OUTER", "FULL OUTER", "LEFT SEMI", "LEFT ANTI"]
 )
@@ -102,6 +119,20 @@ def test_a_small_aggregate_is_broadcast(tables: SparkSession, root: str) -> None
     durable = shuffle_of(tables, root)
     assert rows_of(durable.query(df)) == rows_of(df)
     assert all(stage.rows < 20_000 for stage in durable.report().stages)
+
+
+def test_common_expressions_are_planned_once(tables: SparkSession, root: str) -> None:
+    """A subquery that occurs twice is one stage under two plans. A later run finds all stages,
+    although it knows both sizes from its start."""
+    df = tables.sql("""
+        WITH q AS (SELECT k, count(*) AS n FROM dim WHERE c * k = -1 GROUP BY k)
+        SELECT x.k, y.n FROM q x FULL JOIN q y ON x.n = y.n - 1
+    """)
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    again = shuffle_of(tables, root, reuse="require")
+    assert rows_of(again.query(df)) == rows_of(df)
+    assert all(stage.producers_run == 0 for stage in again.report().stages)
 
 
 def test_a_join_of_joins(tables: SparkSession, root: str) -> None:

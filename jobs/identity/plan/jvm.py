@@ -61,6 +61,11 @@ class Jvm:
         """Return a Scala Seq."""
         return self._to_seq(list(values))
 
+    def array(self, name: str, length: int) -> Any:
+        """Return a Java array of a class."""
+        gateway: Any = cast("Any", self.context)._gateway  # noqa: SLF001
+        return gateway.new_array(self._class(name), length)
+
     def _class(self, name: str) -> Any:
         return getattr(self.root, name)  # one call; with dots, each package takes one
 

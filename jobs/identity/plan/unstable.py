@@ -83,22 +83,46 @@ def unstable_in_piece(
     return tuple(sorted(names))
 
 
+def unstable_if_native(
+    jvm: Jvm, plan: Any, stored: Collection[int], native: Collection[int]
+) -> tuple[str, ...]:
+    """Return the names of what would be unstable if Spark ran the exchange above `plan`, sorted.
+
+    Args:
+        jvm: access to the driver's JVM.
+        plan: the top of the piece below the exchange.
+        stored: ids of operators whose rows come from storage, in an order that never changes.
+        native: ids of operators whose rows come from Spark's own shuffle, as they arrive.
+    """
+    names: set[str] = set()
+    _Look(jvm, names, expressions=True, stored=stored, native=native).at(plan, below=True)
+    return tuple(sorted(names))
+
+
 class _Look:
     """A walk down a physical plan."""
 
     def __init__(
-        self, jvm: Jvm, names: set[str], *, expressions: bool, stored: Collection[int] = ()
+        self,
+        jvm: Jvm,
+        names: set[str],
+        *,
+        expressions: bool,
+        stored: Collection[int] = (),
+        native: Collection[int] = (),
     ) -> None:
         self._jvm = jvm
         self._names = names
         self._expressions = expressions
-        self._stored = stored
+        self._sites = dict.fromkeys(stored, False) | dict.fromkeys(native, True)
 
     def at(self, node: Any, *, below: bool) -> bool:
         """Collect names below exchanges; return whether the rows of `node` passed an exchange."""
         class_name = simple_name(self._jvm.class_name(node))
-        if self._stored and int(node.id()) in self._stored:
-            return False
+        if self._sites:
+            native = self._sites.get(int(node.id()))
+            if native is not None:
+                return native
         if class_name == _AQE:
             return self.at(node.initialPlan(), below=below)
         if class_name == _CACHED_SCAN:

@@ -11,6 +11,8 @@ static final class Index {
   private final String prefix, name;
   private final long indexBytes, sliceBytes, wholeBytes, mostExtents;
   private final int partitions, producers, first, end;
+  private final int begin, stop; // extents that the task reads, counted over its subpartitions
+  private int position = 0;
   private final boolean own; // subpartition k has the rows of producer k alone
   private final byte[] attempts, compaction; // ids: of each producer's, of the index's own
   private final java.util.zip.CRC32 crc = new java.util.zip.CRC32();
@@ -33,13 +35,23 @@ static final class Index {
     attempts = (byte[]) how.get("attempts");
     compaction = (byte[]) how.get("compaction");
     byte[] groups = (byte[]) how.get("groups");
-    first = groups.length == 0 ? task : int4(groups, 8 * task);
-    end = groups.length == 0 ? task + 1 : int4(groups, 8 * task + 4);
+    boolean all = groups.length == 0;
+    first = all ? task : int4(groups, 16 * task);
+    end = all ? task + 1 : int4(groups, 16 * task + 4);
+    begin = all ? 0 : int4(groups, 16 * task + 8);
+    stop = all ? Integer.MAX_VALUE : int4(groups, 16 * task + 12);
+  }
+
+  /** Takes the next extent that the task reads; returns false behind the last one. */
+  boolean next() {
+    if (slices == null) load();
+    while (position < stop && advance())
+      if (position++ >= begin) return true;
+    return false;
   }
 
   /** Takes the next extent that has rows; returns false behind the last one. */
-  boolean next() {
-    if (slices == null) load();
+  private boolean advance() {
     while (left == 0) {
       if (++slice == slices.length) {
         slice = 0;

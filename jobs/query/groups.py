@@ -1,0 +1,123 @@
+"""Which partitions of the stages below each task of a piece reads."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.query.cuts import PlanPiece, read_alike, union_is_zipped
+from durable_shuffle.jobs.query.native_stage import (
+    NativeStage,
+    Source,
+    partition_bytes,
+    partitions_of,
+)
+from durable_shuffle.jobs.query.skewed_joins import divisible_sides
+from durable_shuffle.recovery.grouping import GroupingRule, group_alike
+from durable_shuffle.recovery.skew import Read, Side, SkewRule, split_skewed
+from durable_shuffle.shuffle.read.sealed_reader import ordered_extents
+
+_PREFIX = "spark.durableShuffle.group."
+"""Of the settings of grouping; a stage records them beside the settings that split files."""
+_GROUPING = ("targetBytes", "tasks", "leastBytes")
+_SKEW = ("skewBytes", "skewFactor", "sliceBytes")
+_TURNS = 3
+"""Tasks per core, if there is enough to read. More tasks are shorter: a killed driver loses less
+work, and a slow task delays its stage less."""
+_SPARK_SKEW = "spark.sql.adaptive.skewJoin."
+
+Reads = tuple[Read, ...]
+"""Task number -> what the task reads of one stage."""
+
+
+def grouping_settings(spark: SparkSession) -> dict[str, str]:
+    """Return the settings of grouping with their current values; Spark's switches count."""
+    tasks = _TURNS * spark.sparkContext.defaultParallelism
+    values = [32 << 20, tasks, 1 << 20]
+    settings = {_PREFIX + name: str(n) for name, n in zip(_GROUPING, values, strict=True)}
+    conf = spark.conf
+    if conf.get("spark.sql.adaptive.coalescePartitions.enabled") != "true":
+        settings[_PREFIX + "coalesces"] = "false"
+    on = [conf.get("spark.sql.adaptive.enabled"), conf.get(_SPARK_SKEW + "enabled")]
+    if on != ["true", "true"]:
+        return settings
+    skew = [
+        str(_bytes(spark, conf.get(_SPARK_SKEW + "skewedPartitionThresholdInBytes"))),
+        str(conf.get(_SPARK_SKEW + "skewedPartitionFactor")),
+        str(_bytes(spark, conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes"))),
+    ]
+    return settings | {_PREFIX + name: text for name, text in zip(_SKEW, skew, strict=True)}
+
+
+def target_bytes(conf: Mapping[str, str]) -> int:
+    """Return how many bytes a task should read at most."""
+    return int(conf[_PREFIX + "targetBytes"])
+
+
+def site_reads(
+    piece: PlanPiece, below: Mapping[int, Source], conf: Mapping[str, str]
+) -> dict[int, Reads]:
+    """Return node id of each site of a piece -> what its tasks read.
+
+    Args:
+        below: cut number -> stage, for all cuts that the piece reads.
+        conf: current or recorded `grouping_settings`.
+    """
+    rule = GroupingRule(*(int(conf[_PREFIX + name]) for name in _GROUPING))
+    reads: dict[int, Reads] = {
+        site: tuple((k, k + 1) for k in range(partitions_of(below[cut.number])))
+        for site, cut in piece.sites.items()
+    }
+    for alike in read_alike(piece, union_is_zipped):
+        sources = {site: below[piece.sites[site].number] for site in alike}
+        sizes = {site: partition_bytes(source) for site, source in sources.items()}
+        if len({len(side) for side in sizes.values()}) == 1:
+            numbers = {piece.sites[site].number: sizes[site] for site in alike}
+            if _PREFIX + "coalesces" in conf:
+                groups = tuple((k, k + 1) for k in range(len(sizes[alike[0]])))
+            else:
+                groups = group_alike([numbers[n] for n in sorted(numbers)], rule)
+            reads |= dict.fromkeys(alike, groups)
+            reads |= _divided(piece, sources, sizes, groups, conf)
+    return reads
+
+
+def is_divided(reads: Reads) -> bool:
+    """Return whether several tasks share a partition."""
+    return any(len(read) > 2 for read in reads)
+
+
+def _divided(
+    piece: PlanPiece,
+    sources: Mapping[int, Source],
+    sizes: Mapping[int, Sequence[int]],
+    groups: Sequence[tuple[int, int]],
+    conf: Mapping[str, str],
+) -> dict[int, Reads]:
+    """Return the reads of the two sides of a join with skewed partitions; {} if there are none."""
+    if _PREFIX + "skewBytes" not in conf:
+        return {}
+    least, factor, aim = (conf[_PREFIX + name] for name in _SKEW)
+    rule = SkewRule(int(least), float(factor), int(aim))
+    if max(max(side) for side in sizes.values()) <= rule.least_bytes:
+        return {}
+    divisible = divisible_sides(piece, sources)
+    if divisible is None or any(isinstance(one, NativeStage) for one in sources.values()):
+        return {}
+    left, right = (_side(sources[site], sizes[site], may=may) for site, may in divisible.items())
+    return dict(zip(divisible, split_skewed((left, right), groups, rule), strict=True))
+
+
+def _side(source: Source, sizes: Sequence[int], *, may: bool) -> Side:
+    assert not isinstance(source, NativeStage)
+
+    def extents(partition: int) -> list[int]:
+        found = ordered_extents(source.handle, source.seal, partition, partition + 1)
+        return [extent.length for extent in found]
+
+    return Side(sizes, may, extents)
+
+
+def _bytes(spark: SparkSession, text: str | None) -> int:
+    utilities = getattr(cast("Any", spark)._jvm, "org.apache.spark.network.util.JavaUtils")  # noqa: SLF001
+    return int(utilities.byteStringAsBytes(text))

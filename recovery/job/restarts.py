@@ -49,6 +49,16 @@ class RestartSettings:
         check_number("outage_seconds", self.outage_seconds, at_least=0)
         _ = self.backoff
 
+    def said(self, number: int, seconds: float) -> str:
+        """Return what people are told of a restart.
+
+        Args:
+            seconds: until it; below 0 if it should have been by now.
+        """
+        limit = f"at most {self.max_restarts} in a row"
+        limit = "as often as needed" if self.max_restarts == UNLIMITED else limit
+        return f"restart {number} in {max(0.0, seconds):.1f} s ({limit})"
+
     @property
     def backoff(self) -> Backoff:
         """The delays, of as many restarts as anybody can count."""

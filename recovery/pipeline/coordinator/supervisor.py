@@ -225,8 +225,8 @@ class Supervisor:
         budget, before = self.machine.budget, self.machine.budget.total
         actions, at = take_in(), self.machine.restart_at
         if budget.total > before and at is not None:
-            seconds, most = at - self._clock.monotonic(), self._plan.settings.restarts.max_restarts
-            _log.warning("restart %d in %.1f s (at most %d in a row)", budget.used, seconds, most)
+            seconds = at - self._clock.monotonic()
+            _log.warning("%s", self._plan.settings.restarts.said(budget.used, seconds))
         self._do(actions)
 
     # -- decisions of the machine

@@ -106,3 +106,9 @@ def test_an_outage_is_waited_out_for_a_bounded_time() -> None:
         late = again.failed(1750 + healthy, outage=True)
         assert late is not None or not goes_on
         assert (again.failed(1801 + healthy, outage=True) is not None) is goes_on
+
+
+def test_what_is_said_of_a_restart() -> None:
+    """Also of one that is late by now, and where nothing limits it."""
+    assert RestartSettings(3).said(2, 0.25) == "restart 2 in 0.2 s (at most 3 in a row)"
+    assert RestartSettings(UNLIMITED).said(9, -6.0) == "restart 9 in 0.0 s (as often as needed)"

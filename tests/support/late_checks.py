@@ -69,7 +69,10 @@ class Checks:
         order = SlotOrder(0)
         for slot, data in self.world.commands.read_from():
             list(order.take(slot, decode_slot(data, name="x")))
-        if result.phase is JobPhase.FAILED:
+        stopped = self.world.stopped in (StopMode.SUSPEND, StopMode.CANCEL)
+        pending = result.phase is JobPhase.EFFECTS_PENDING
+        assert bool(result.pending) is pending, self.world.about()
+        if result.phase is JobPhase.FAILED or (pending and not stopped):
             assert result.cause is not None, self.world.about()
             known = self.world.causes | {
                 "start_timeout",
@@ -86,8 +89,8 @@ class Checks:
                 assert result.cause.kind in final, f"{result.cause} {self.world.about()}"
         elif result.phase is JobPhase.CANCELED:
             assert self.world.stopped is StopMode.CANCEL, self.world.about()
-        elif result.phase in (JobPhase.SUSPENDED, JobPhase.EFFECTS_PENDING):
-            assert self.world.stopped in (StopMode.SUSPEND, StopMode.CANCEL), self.world.about()
+        elif result.phase is JobPhase.SUSPENDED or pending:
+            assert stopped, self.world.about()
         else:
             assert result.phase is JobPhase.FINISHED, self.world.about()
             assert self.world.stopped is StopMode.DRAIN, self.world.about()

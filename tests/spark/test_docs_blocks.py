@@ -21,7 +21,6 @@ BUCKET = "my-bucket"
 SKIPPED = {
     "CONTRIBUTING.md": 2,
     "README.md": 2,
-    "docs/comparison.md": 1,
     "docs/internals/decisions/001-slot-log-protocol.md": 1,
     "docs/internals/pipelines.md": 5,
     "docs/internals/storage.md": 2,

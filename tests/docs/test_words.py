@@ -112,3 +112,20 @@ def test_an_error_that_the_code_does_not_say_is_found() -> None:
     """The comparison can fail."""
     assert unknown("executors do not share ... with the driver") == []
     assert unknown("executors share nothing ... with the driver") == ["executors share nothing"]
+
+
+def cited(text: str) -> set[int]:
+    """Numbers of the sources that a text names: `[2, 3]`."""
+    return {
+        int(n) for group in re.findall(r"\[(\d[\d, ]*)\](?!\()", text) for n in group.split(",")
+    }
+
+
+def test_statements_about_others_have_their_source() -> None:
+    """Every cell about another system names a source that is listed, and no source is left over."""
+    page, _, sources = (ROOT / "docs/comparison.md").read_text().partition("## Sources")
+    tables = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
+    cells = [row[1:-1] for row in tables if row[0].strip() not in ("when", "what you need", "---")]
+    assert len(cells) > 6
+    assert [cell for row in cells for cell in row if not cited(cell)] == []
+    assert cited(page) == {int(n) for n in re.findall(r"^\| (\d+) \|", sources, re.M)}

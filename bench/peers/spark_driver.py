@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle.bench.cluster.event_file import EventFile
 from durable_shuffle.bench.cluster.local_cluster import await_executors, start_cluster
-from durable_shuffle.bench.cluster.two_hosts import two_hosts
+from durable_shuffle.bench.cluster.standalone import standalone
 from durable_shuffle.bench.cluster.watching import watched
 from durable_shuffle.bench.peers.celeborn import celeborn_settings
 from durable_shuffle.bench.peers.damage import flip_bit
@@ -53,8 +53,8 @@ _TWINS = {
 def session_settings(session: str, work: Path) -> Iterator[dict[str, str]]:
     """Yield Spark's settings for a kind of session; what they name lives that long."""
     if session == "twins":
-        with two_hosts(work) as master:
-            yield {**_TWINS, "spark.master": master}
+        with standalone(work, os.environ, SystemClock()) as cluster:
+            yield {**_TWINS, "spark.master": cluster.url}
     else:
         yield celeborn_settings(os.environ) if session == "celeborn" else {}
 

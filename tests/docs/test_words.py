@@ -26,6 +26,10 @@ QUOTED = re.compile(r"^\*\*`(.+?)`\*\*", re.M)
 OTHERS = (
     "Failed to find the data source: durable_shuffle",
     "403`, `AccessDenied`, `Forbidden",
+    "Unable to locate credentials",
+    "The request signature we calculated does not match",
+    "Could not connect to the endpoint URL",
+    "The specified bucket does not exist",
 )
 """Said by Spark, Java and S3."""
 

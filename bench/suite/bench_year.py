@@ -14,7 +14,7 @@ from small_stage import SeededIds
 
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
-CLEANUP = PICTURES.parent / "cleanup.md"
+RETENTION = PICTURES.parent / "internals" / "retention.md"
 SHOWN = (1, 10, 20, 100, 365)
 
 
@@ -33,5 +33,5 @@ def test_a_year(benchmark: Any, measuring: bool) -> None:
         picture = year_picture(figures, PICTURES / "year.png")
         rows = [(str(n), *(f"{x:,}" for x in figures[n - 1])) for n in SHOWN]
         head = ("night", "bytes", "objects", "requests to open the job")
-        text = f"{text_table(head, rows)}\n\n![a year of nights](pictures/{picture.name})\n"
-        write_block("year", text, CLEANUP)
+        text = f"{text_table(head, rows)}\n\n![a year of nights](../pictures/{picture.name})\n"
+        write_block("year", text, RETENTION)

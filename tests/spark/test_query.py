@@ -77,6 +77,28 @@ def test_tpch_all(
     check_query(tpch, root, answers, query)
 
 
+@pytest.mark.parametrize("query", ["q02", "q03", "q05", "q08", "q10", "q12"])
+def test_true_sizes_change_joins_to_broadcasts(
+    tpch: SparkSession, root: str, answers: Answers, query: str
+) -> None:
+    """With the threshold that scale 0.01 has at Spark's 10 MiB for scale 1, estimates plan shuffled
+    joins that true sizes turn into broadcasts."""
+    tpch.conf.set("spark.sql.autoBroadcastJoinThreshold", "104857")
+    tpch.conf.set("spark.sql.adaptive.enabled", "false")
+    planned = plan_of(tpch.sql(TPCH_QUERIES[query]))
+    tpch.conf.set("spark.sql.adaptive.enabled", "true")
+    durable = shuffle_of(tpch, root)
+    result = durable.query(tpch.sql(TPCH_QUERIES[query]))
+    assert answers.differing(query, result.collect()) == 0
+    changed = [text for text in durable.report().adapted if "fewer shuffled join" in text]
+    assert planned.count("SortMergeJoin") > 0
+    assert changed, f"no join of {planned} changed"
+
+
+def plan_of(df: DataFrame) -> str:
+    return str(df._jdf.queryExecution().executedPlan().toString())
+
+
 def test_another_driver_with_other_ids_reuses(tpch: SparkSession, root: str) -> None:
     """Fingerprints do not depend on the ids that a JVM has reached."""
     first = shuffle_of(tpch, root)

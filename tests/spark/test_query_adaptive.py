@@ -1,11 +1,15 @@
 """Queries are planned again when the sizes of their stages are known, as adaptive Spark does."""
 
+import threading
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.store import StageStore, StoredStage
+from durable_shuffle.jobs.stages.work import Writing
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
@@ -132,6 +136,44 @@ def test_common_expressions_are_planned_once(tables: SparkSession, root: str) ->
     assert rows_of(durable.query(df)) == rows_of(df)
     again = shuffle_of(tables, root, reuse="require")
     assert rows_of(again.query(df)) == rows_of(df)
+    assert all(stage.producers_run == 0 for stage in again.report().stages)
+
+
+@pytest.mark.parametrize("late", ["first", "last"])
+def test_the_plan_does_not_depend_on_who_ends_first(
+    tables: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """Two small sides run at once. Whichever ends late, the stages are the same, and a run that
+    finds them all takes the same plan."""
+    df = tables.sql("""
+        SELECT big.g, x.d, y.c, count(*) AS n
+        FROM big JOIN (SELECT * FROM dim WHERE c = 3) x ON big.k = x.k
+                 JOIN (SELECT * FROM dim WHERE c < 5) y ON big.v = y.k
+        GROUP BY big.g, x.d, y.c
+    """)
+    ensure, order, ended = StageStore.ensure, threading.Lock(), threading.Event()
+    running: list[str] = []
+
+    def gated(self: StageStore, work: Writing, identity: StageIdentity) -> StoredStage:
+        with order:
+            running.append(identity.fingerprint)
+            position = len(running)
+        if position == (1 if late == "first" else 2):
+            assert ended.wait(60), "the other map side did not end"
+        stored = ensure(self, work, identity)
+        if position <= 2:
+            ended.set()
+        return stored
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageStore, "ensure", gated)
+        durable = shuffle_of(tables, root)
+        assert rows_of(durable.query(df)) == rows_of(df)
+    assert ended.is_set()
+    first = [stage.fingerprint for stage in durable.report().stages]
+    again = shuffle_of(tables, root, reuse="require")
+    assert rows_of(again.query(df)) == rows_of(df)
+    assert {stage.fingerprint for stage in again.report().stages} <= set(first)
     assert all(stage.producers_run == 0 for stage in again.report().stages)
 
 

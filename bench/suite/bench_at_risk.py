@@ -1,0 +1,93 @@
+"""What does a killed driver cost if some work was left at risk? Real drivers, SIGKILL.
+
+One driver runs a query whole. Others are killed at moments that the seed draws, and run again. What
+a kill costs is the time of both runs beyond that of the whole one, Spark's start not counted. Bar:
+no kill costs more than the budget, a tenth of it, and what a driver needs that finds everything
+stored (its cold start). Writes its table of docs/benchmarks.md. `BENCH_KILLS` is the number of
+kills per query and budget, `BENCH_QUERIES` names the queries, `BENCH_SEED` draws other moments.
+"""
+
+import os
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_query import queries
+from bench_query_rerun import answer, start
+from document import record
+
+from durable_shuffle.bench.cluster.faults import end_session
+from durable_shuffle.bench.tpch.data import generate_all
+from durable_shuffle.shuffle.base.clock import SystemClock
+
+HEAD = ("query and budget", "whole s", "cold start s", "kills", "median cost s", "most s", "bar s")
+BUDGETS = ("2 s", "5 s")
+
+
+@pytest.mark.spark
+@pytest.mark.long_bench
+@pytest.mark.timeout(0)
+def test_kills(benchmark: Any, cache: Path, measuring: bool, tmp_path: Path) -> None:
+    """Rows are the same after every kill, and no kill costs more than the budget allows."""
+    if not measuring:
+        pytest.skip("two Sparks per kill: only when measuring")
+    data = generate_all(cache, 1.0).folder
+    draw = random.Random(int(os.environ.get("BENCH_SEED", "1")))
+    kills = int(os.environ.get("BENCH_KILLS", "5"))
+    late: list[str] = []
+
+    def all_of_them() -> None:
+        for query in queries(measuring=measuring):
+            for budget in BUDGETS:
+                folder = tmp_path / f"{query}-{budget.replace(' ', '')}"
+                if not told(folder, data, query, budget, kills, draw):
+                    late.append(f"{query} {budget}")
+
+    benchmark.pedantic(all_of_them, rounds=1)
+    assert not late
+
+
+def told(
+    folder: Path, data: Path, query: str, budget: str, kills: int, draw: random.Random
+) -> bool:
+    """Kill drivers of one query, show what that cost, and return whether the bar is met."""
+    folder.mkdir()
+    whole = answer(start(folder / "whole", data, query, budget))
+    stored = folder / "stored"
+    answer(start(stored, data, query))
+    cold = answer(start(stored, data, query))["seconds"]
+    costs = []
+    for n in range(kills):
+        moment = draw.uniform(0, whole["seconds"])
+        root = folder / f"killed{n}"
+        victim = start(root, data, query, budget)
+        ran = killed_after(victim, root, moment)
+        again = answer(start(root, data, query, budget))
+        assert again["rows"] == whole["rows"]
+        costs.append(ran + again["seconds"] - whole["seconds"])
+    bar = 1.1 * float(budget.split()[0]) + cold
+    good = max(costs) <= bar
+    most = f"{max(costs):.1f}" + ("" if good else " (missed)")
+    numbers = [f"{whole['seconds']:.1f}", f"{cold:.1f}", str(kills)]
+    row = (f"{query}, {budget}", *numbers, f"{statistics.median(costs):.1f}", most, f"{bar:.1f}")
+    print("  ".join(row))
+    record("at-risk", HEAD, row)
+    return good
+
+
+def killed_after(victim: Any, root: Path, seconds: float) -> float:
+    """Kill a driver so long after its query began, or when it ended; return how long it ran."""
+    began = Path(f"{root}.began")
+    while not began.exists():
+        assert victim.poll() is None, "the driver ended before its query"
+        time.sleep(0.002)
+    start_of_query = time.perf_counter()
+    while time.perf_counter() - start_of_query < seconds and victim.poll() is None:
+        time.sleep(0.002)
+    ran = time.perf_counter() - start_of_query
+    end_session(victim.pid, SystemClock(), patience_seconds=0)
+    victim.wait()
+    return ran

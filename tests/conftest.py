@@ -25,6 +25,7 @@ _SEED = pytest.StashKey[int]()
 
 _FIRST = (
     "test_demo.py",
+    "test_docs_blocks.py",
     "test_differential.py",
     "test_connect.py",
     "test_pipeline_on_spark.py",

@@ -66,8 +66,8 @@ class Attempt:
     """Class of the error that ended it and the classes above it, () if unknown."""
     passed_on: int = 0
     """Signal that was passed on to the program, 0 if none was."""
-    gained: bool = False
-    """Whether the storage holds more of the job than before; False if that is not known."""
+    gained: bool | None = None
+    """Whether the storage holds more of the job than before; None if that is not known."""
     superseded: bool = False
     """Whether a newer driver has claimed the job since, and has not ended: see `superseded`."""
 
@@ -97,10 +97,10 @@ def superseded(mine: str, now: JobLook | None) -> bool:
     return bool(mine) and now is not None and now.owner != mine and not now.ended
 
 
-def gained(before: JobLook | None, after: JobLook | None) -> bool:
-    """Return whether more is stored than before; False if one of the two is not known."""
+def gained(before: JobLook | None, after: JobLook | None) -> bool | None:
+    """Return whether more is stored than before; None if one of the two is not known."""
     if before is None or after is None:
-        return False
+        return None
     nothing = StoredPart("", 0, None, sealed=False)
     return any(
         part.done > (was := before.stages.get(folder, nothing)).done
@@ -132,6 +132,11 @@ def next_step(attempt: Attempt, fruitless: int, backoff: Backoff, jitter: Jitter
     fruitless = 0 if attempt.gained else fruitless + 1
     if fruitless > backoff.max_retries:
         times = f"{fruitless} attempts in a row" if fruitless > 1 else "the attempt"
+        if attempt.gained is None:
+            return Stop(
+                GAVE_UP,
+                f"{times} failed; --url and --job would show whether it stored anything",
+            )
         return Stop(GAVE_UP, f"{times} stored nothing new")
     first = replace(backoff, max_retries=max(1, backoff.max_retries))  # progress begins anew
     return Again(first.delay_seconds(max(1, fruitless), jitter) or 0.0, fruitless)

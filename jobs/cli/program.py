@@ -1,4 +1,4 @@
-"""Which file of a command line is the user's program, and the same command with our wrapper. Pure.
+"""What a command line says: the user's program, its job, the same with our wrapper. Pure.
 
 `jobs/transparent_program.py` is the wrapper.
 """
@@ -11,6 +11,8 @@ import durable_shuffle
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.log.layout import check_name
 
+PREFIX = "spark.durableShuffle."
+"""As in `jobs/options.py`, which needs PySpark."""
 _FLAGS = ("--verbose", "-v", "--supervise", "--version", "--help", "-h", "--usage-error")
 """Options of spark-submit that take no value."""
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -30,6 +32,13 @@ def through_wrapper(
     given = json.dumps({"url": url, "job": job, "storage_options_env": options_env})
     wrapper = Path(durable_shuffle.__file__).parent / "jobs" / "transparent_program.py"
     return [*command[:at], str(wrapper), given, *command[at:]], job
+
+
+def setting_in(command: Sequence[str], name: str) -> str | None:
+    """Return what `--conf` gives spark-submit for `spark.durableShuffle.<name>`, else None."""
+    key = PREFIX + name
+    found = [word.removeprefix("--conf=").partition("=") for word in command]
+    return next((value for name, _, value in found if name == key and value), None)
 
 
 def program_at(command: Sequence[str]) -> int:

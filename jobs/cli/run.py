@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from durable_shuffle.jobs.cli.call import Call, Debug, StorageOption, StorageOptionsEnv
-from durable_shuffle.jobs.cli.program import through_wrapper
+from durable_shuffle.jobs.cli.program import setting_in, through_wrapper
 from durable_shuffle.jobs.inspect.job_look import changes, look
 from durable_shuffle.jobs.outcome import VARIABLE, told
 from durable_shuffle.recovery.program import (
@@ -48,10 +48,11 @@ def run(
     ],
     *,
     url: Annotated[
-        str | None, typer.Option(help="Where the job's data is; default: what the program says.")
+        str | None,
+        typer.Option(help="Where the job's data is; default: as --conf or the program says."),
     ] = None,
     job: Annotated[
-        str | None, typer.Option(help="Name of the job; default: what the program says.")
+        str | None, typer.Option(help="Name of the job; default: as --conf or the program says.")
     ] = None,
     transparent: Annotated[
         bool,
@@ -99,6 +100,8 @@ def run(
     with Call(url or "", debug=debug, **options) as call:  # type: ignore[arg-type]
         if command[0].endswith(".py"):
             command = [sys.executable, *command]
+        url = url or setting_in(command, "url")
+        job = job or setting_in(command, "job")
         if transparent:
             command, job = through_wrapper(command, url, job, storage_options_env)
         backoff = Backoff(max_retries, first_delay, _MULTIPLIER, longest_delay, _JITTER)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from small_stage import ManualClock
 
-from durable_shuffle.jobs.cli.program import program_at, through_wrapper
+from durable_shuffle.jobs import options
+from durable_shuffle.jobs.cli.program import PREFIX, program_at, setting_in, through_wrapper
 from durable_shuffle.jobs.cli.run import Place, Runner
 from durable_shuffle.jobs.outcome import kind_of, told
 from durable_shuffle.recovery.program import Stop
@@ -185,6 +186,15 @@ def test_what_is_no_program(command: str) -> None:
     """Said by name, before anything starts."""
     with pytest.raises(InvalidInputError, match="--transparent needs"):
         program_at(command.split())
+
+
+def test_the_job_that_spark_submit_is_given() -> None:
+    """In both spellings of --conf; what is not there stays unknown."""
+    words = ["spark-submit", "--conf", "spark.durableShuffle.url=s3://b/x=1", "job.py"]
+    assert setting_in(words, "url") == "s3://b/x=1"
+    assert setting_in(words, "job") is None
+    assert setting_in([*words, "--conf=spark.durableShuffle.job=j"], "job") == "j"
+    assert PREFIX == options.PREFIX
 
 
 def test_errors_of_tasks_are_found_in_the_text_of_sparks_error() -> None:

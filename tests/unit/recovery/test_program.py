@@ -70,13 +70,16 @@ def test_what_is_tried_again(attempt: Attempt) -> None:
 
 def test_attempts_that_store_nothing_are_counted_and_others_are_not() -> None:
     """With two retries the third fruitless attempt is the last; progress begins the count anew."""
-    killed = Attempt(-9)
+    killed = Attempt(-9, gained=False)
     assert step(killed, 0) == Again(5.0, 1)
     assert step(killed, 1) == Again(10.0, 2)
     last = step(killed, 2)
     assert isinstance(last, Stop)
     assert (last.exit_code, last.why) == (1, "3 attempts in a row stored nothing new")
     assert step(Attempt(-9, gained=True), 2) == Again(5.0, 0)
+    unknown = step(Attempt(-9), 2)
+    assert isinstance(unknown, Stop)
+    assert unknown.why.startswith("3 attempts in a row failed; --url and --job")
 
 
 def test_without_retries_only_progress_goes_on() -> None:
@@ -101,8 +104,8 @@ def test_what_counts_as_progress() -> None:
     assert not gained(looked(s=half), looked(s=half))
     assert not gained(looked(s=sealed), looked())
     assert not gained(looked(), looked(s=StoredPart("s", 0, 8, sealed=False)))
-    assert not gained(None, looked(s=half))
-    assert not gained(looked(s=half), None)
+    assert gained(None, looked(s=half)) is None
+    assert gained(looked(s=half), None) is None
 
 
 def test_who_holds_the_job() -> None:

@@ -103,4 +103,4 @@ class AtRisk:
 
     def limit(self, number: int) -> float:
         """Return how many seconds an exchange that is left to Spark may take."""
-        return self.budget - (self.now() - self._seconds[number])
+        return self.budget - (self.now() - self._seconds.get(number, 0.0))

@@ -175,8 +175,11 @@ class LogicalPlan:
 
 
 def estimated_bytes(node: Node) -> int:
-    """Return Spark's estimate of the bytes of an operator's rows; 0 if it has none."""
-    link = _link(node)
+    """Return Spark's estimate of the bytes of an operator's rows; 0 if it has none.
+
+    An operator that Spark's planner added counts as what is below it.
+    """
+    link = _link_below(node)
     return 0 if link is None else int(link.stats().sizeInBytes())
 
 
@@ -186,9 +189,9 @@ def _link(node: Node) -> Any | None:
     return link.get() if link.isDefined() else None
 
 
-def _link_below(exchange: Node) -> Any | None:
-    """Return the logical operator whose rows, or whose partial rows, an exchange moves."""
-    for node in _downwards(exchange):
+def _link_below(top: Node) -> Any | None:
+    """Return the logical operator whose rows, or whose partial rows, an operator passes on."""
+    for node in _downwards(top):
         link = _link(node)
         if link is not None:
             return link

@@ -226,7 +226,8 @@ class PlannedQuery:
     def _inputs(self, cut: Cut) -> list[int]:
         leaves = [n for n in operators(cut.piece) if not n.children and n.target is None]
         scanned = [estimated_bytes(leaf) for leaf in leaves]
-        return scanned + [self._bytes.get(below.number, 0) for below in cut.piece.cuts]
+        below = cut.piece.cuts
+        return scanned + [self._bytes.get(one.number, estimated_bytes(one.node)) for one in below]
 
     def may_be_left(self, cut: Cut, native: Container[int]) -> bool:
         """Return whether Spark may run an exchange itself.

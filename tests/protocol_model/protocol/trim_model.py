@@ -132,7 +132,11 @@ class TrimModel:
                 me = me._replace(phase=phase, opens=me.opens - own)
                 yield f"{who} {'wins' if own else 'loses'} OPEN", self._become(after, who, me), ()
             case "opened" if self.looks_behind_its_open and state.floor > me.slot:
-                yield f"{who} is below the floor", self._become(state, who, me._replace(phase="idle")), ()
+                yield (
+                    f"{who} is below the floor",
+                    self._become(state, who, me._replace(phase="idle")),
+                    (),
+                )
             case "opened":
                 me = me._replace(phase="owns", slot=me.slot + 1, won=me.won | {me.slot})
                 yield f"{who} owns the log", self._become(state, who, me), ()
@@ -142,7 +146,11 @@ class TrimModel:
                 after, own = state.create(me.slot, Record("APPEND", who))
                 mine = me._replace(slot=me.slot + 1, won=me.won | {me.slot}, appends=me.appends - 1)
                 then = mine if own else me._replace(phase="over")
-                yield f"{who} {'wins' if own else 'loses'} APPEND", self._become(after, who, then), ()
+                yield (
+                    f"{who} {'wins' if own else 'loses'} APPEND",
+                    self._become(after, who, then),
+                    (),
+                )
 
     def _become(self, state: TrimState, who: int, me: Attempt) -> TrimState:
         return state._replace(attempts=with_item(state.attempts, who, me))

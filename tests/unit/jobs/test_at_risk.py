@@ -47,6 +47,7 @@ def test_the_budget_counts_what_is_at_risk_already() -> None:
     at_risk.takes(0, 8)  # it took longer than expected
     assert not at_risk.allows(0)
     assert at_risk.limit(1) == 2
+    assert at_risk.limit(7) == -1  # one that no later run needs
 
 
 def test_what_a_sealed_stage_covers_is_not_at_risk() -> None:

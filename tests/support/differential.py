@@ -81,7 +81,7 @@ def carry_out(program: Program, session: SparkSession, store: Any) -> Outcome:
     if way in ("durable", "repartition"):
         df = store.durable(df) if way == "durable" else store.repartition(df, 3)
     elif way == "query" and not plain:
-        df = store.query(df)
+        df = store.query(df, at_risk=risk_of(program))
     if way in ("query", "durable", "repartition"):
         schema, rows = df.schema.simpleString(), df.collect()
     elif plain:
@@ -96,6 +96,11 @@ def carry_out(program: Program, session: SparkSession, store: Any) -> Outcome:
         unresolved=writer.unresolved,
         text="\n".join([*writer.lines, f"# {frame.name}, by {way}"]),
     )
+
+
+def risk_of(program: Program) -> str:
+    """Return "1 h" for a fifth of the programs: Spark runs their exchanges itself."""
+    return "1 h" if random.Random(repr(program)).random() < 0.2 else "nothing"
 
 
 def _act(df: Any, way: str) -> list[Any]:
@@ -116,9 +121,15 @@ def random_settings(draw: random.Random) -> dict[str, str]:
         "shuffle.partitions": str(draw.choice([1, 2, 3, 5])),
         "ansi.enabled": draw.choice(["true", "false"]),
         "adaptive.enabled": draw.choice(["true", "false"]),
-        "autoBroadcastJoinThreshold": draw.choice(["-1", "10485760"]),
+        "autoBroadcastJoinThreshold": draw.choice(["-1", "10485760", "400"]),
         "execution.arrow.maxRecordsPerBatch": draw.choice(["7", "10000"]),
     }
+    if draw.random() < 0.5:  # even tiny partitions are divided
+        found |= {
+            "adaptive.skewJoin.skewedPartitionThresholdInBytes": "300b",
+            "adaptive.skewJoin.skewedPartitionFactor": "1",
+            "adaptive.advisoryPartitionSizeInBytes": "100b",
+        }
     if draw.random() < 0.9:  # tiny rows cost less without compiling
         found |= {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN"}
     return {f"spark.sql.{name}": value for name, value in found.items()}

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.bench.chaos.plan import Shuffle
@@ -21,6 +19,7 @@ from durable_shuffle.bench.cluster.event_file import EventFile
 from durable_shuffle.bench.cluster.local_cluster import await_executors, live, start_cluster
 from durable_shuffle.bench.cluster.watching import watched
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.jobs.session import DurableShuffle
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
@@ -74,7 +73,7 @@ class ChaosDriver:
             try:
                 df: DataFrame = self._spark.sql(TPCH_QUERIES[query])
                 return (df if durable is None else durable.query(df)).toArrow()
-            except (PySparkException, Py4JError) as error:
+            except JVM_ERRORS as error:
                 self._events.emit("failed", query=query, error=str(error)[:2000])
                 if not left:
                     raise

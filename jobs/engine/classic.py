@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import RDD, SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
@@ -44,6 +42,7 @@ from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
@@ -227,7 +226,7 @@ def storing(context: SparkContext, label: str) -> Iterator[None]:
         for name, value in wanted.items():
             context.setLocalProperty(name, value)
         yield
-    except (Py4JJavaError, PySparkException) as error:
+    except JVM_ERRORS as error:
         ours = _INCOMPATIBLE.search(str(error))
         if ours is None:
             raise

@@ -10,11 +10,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.jobs.jvm_rows.blocks import blocks_of
 from durable_shuffle.jobs.jvm_rows.compiled import (
     check_internals,
@@ -70,7 +70,7 @@ def probe(spark: SparkSession) -> str:
     try:
         check_internals(spark, encoder_text())
         _check_round_trip(spark)
-    except (Py4JError, DurableShuffleError, AttributeError, TypeError, ValueError) as error:
+    except (*JVM_ERRORS, DurableShuffleError, AttributeError, TypeError, ValueError) as error:
         first = str(error).strip().splitlines()[:1]
         return f"this Spark differs: {type(error).__name__}: {' '.join(first):.300}"
     return ""

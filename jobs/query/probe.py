@@ -9,10 +9,10 @@ import re
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _SQL = "org.apache.spark.sql."
@@ -69,7 +69,7 @@ def missing_internals(spark: SparkSession) -> list[str]:
     for name in {*_CONSTRUCTORS, *_METHODS, *_FIELDS}:
         try:
             classes[name] = getattr(jvm, "java.lang.Class").forName(_SQL + name)
-        except Py4JError:
+        except JVM_ERRORS:
             missing.append(f"no class {_SQL}{name}")
     for name, arities in _CONSTRUCTORS.items():
         if name in classes:

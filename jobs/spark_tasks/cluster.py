@@ -3,10 +3,10 @@
 from typing import Any
 
 from py4j.clientserver import ClientServer
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock
 
@@ -46,7 +46,7 @@ def check_not_stopped(spark: SparkSession) -> None:
     """Raise InvalidInputError if the SparkContext was stopped, or its JVM is gone."""
     try:
         stopped = spark.sparkContext._jsc is None or _context(spark).isStopped()  # noqa: SLF001
-    except (Py4JError, OSError):
+    except (*JVM_ERRORS, OSError):
         stopped = True
     if stopped:
         raise InvalidInputError("the SparkContext is stopped: start a new session")

@@ -14,10 +14,9 @@ from typing import Any
 
 from py4j.java_collections import JavaArray, JavaList
 from py4j.java_gateway import JavaObject
-from py4j.protocol import Py4JError
 
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.numbers import Numbers
 
 # Constructor arguments that never change rows. Range's numSlices is the core count unless the user
@@ -311,7 +310,7 @@ class CatalystWalk:
         """Append the JSON and the SQL form of a type; only SQL shows a top-level collation."""
         try:
             self.tokens.append(f"type {obj.json()} {obj.sql()}")
-        except Py4JError:
+        except JVM_ERRORS:
             self.give_up(f"the data type {obj.toString()}")
 
     def _literal(self, obj: Any) -> None:
@@ -356,7 +355,7 @@ class CatalystWalk:
             try:
                 self.tokens.append(name)
                 self.visit(bytes(value.getBytes()))
-            except Py4JError:
+            except JVM_ERRORS:
                 return False
         elif name == "org.apache.spark.sql.catalyst.expressions.GenericInternalRow":
             self.tokens.append(name)

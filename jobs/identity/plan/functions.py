@@ -11,7 +11,6 @@ rows are stored, workers prove that they run the modules that were identified (`
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.core import broadcast as broadcasts
 from pyspark.serializers import CPickleSerializer
@@ -26,7 +25,7 @@ from durable_shuffle.jobs.identity.functions.user_code import (
     plain_command,
 )
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.jvm import set_field
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, set_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +113,7 @@ def _bytes(command: Any) -> bytes | None:
         return bytes(command)
     try:
         array = command.unsafeArray()
-    except Py4JError:
+    except JVM_ERRORS:
         return None
     return bytes(array) if isinstance(array, bytes | bytearray) else None
 

@@ -14,9 +14,7 @@ does not say from which catalog it comes.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from py4j.protocol import Py4JError
-
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, UnknownInternalsError
 
 TABLE = "org.apache.iceberg.spark.source.SparkTable"
 SCAN = "org.apache.iceberg.spark.source.SparkBatchQueryScan"
@@ -68,7 +66,7 @@ def at_one_version(jvm: Jvm, table: Any) -> Any:
     fixed = iceberg.StaticTableOperations(_metadata_file(base), base.io())
     travels = jvm.has_field(table, _HOLDS_SNAPSHOT) and jvm.field(table, _HOLDS_SNAPSHOT)
     if metadata and travels is not None and travels is not False:
-        raise Py4JError("a metadata table of an earlier time")
+        raise UnknownInternalsError("a metadata table of an earlier time")
     if metadata:
         kind = jvm.call(inner, "metadataTableType")
         made = iceberg.MetadataTableUtils.createMetadataTableInstance(

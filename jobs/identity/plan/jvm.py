@@ -7,15 +7,20 @@ methods that are called often are looked up once, here. Nothing here changes a s
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 JVM_ERRORS = (Py4JError, PySparkException)
-"""What a call may raise: PySpark turns some of the JVM's errors into its own."""
+"""What a call may raise: PySpark turns some of the JVM's errors into its own. Catch these, never
+`Py4JError` alone; the linter bans it elsewhere."""
 _SEPARATOR = "\n\x01\n"
 _PROXIES = "org.apache.spark.util.IndylambdaScalaClosures"
+
+
+class UnknownInternalsError(Py4JError):  # type: ignore[misc]
+    """The JVM has other classes than those that are known here."""
 
 
 class Jvm:
@@ -43,7 +48,7 @@ class Jvm:
         """Return whether a JVM object is an instance of a class; False if no such class exists."""
         try:
             return bool(self._is_instance_of(full_name, obj))
-        except Py4JJavaError:  # no such class in this Spark version
+        except JVM_ERRORS:  # no such class in this Spark version
             return False
 
     def text(self, obj: Any) -> str:
@@ -129,7 +134,7 @@ class Jvm:
         """Return the serialization proxy of a JVM lambda: name of its code and captured values."""
         try:
             proxy = self.module(_PROXIES).getSerializationProxy(obj)
-        except Py4JError:
+        except JVM_ERRORS:
             return None
         return proxy.get() if proxy.isDefined() else None
 

@@ -11,15 +11,19 @@ it is all that distinguishes two inputs.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from py4j.protocol import Py4JError
-
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan import delta, iceberg
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.conditions import Conditions, column_ids, over
 from durable_shuffle.jobs.identity.plan.files import file_entries, is_file_relation, usable
 from durable_shuffle.jobs.identity.plan.fixed import cached_plan
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import (
+    JVM_ERRORS,
+    Jvm,
+    UnknownInternalsError,
+    items,
+    simple_name,
+)
 from durable_shuffle.jobs.identity.plan.rdds import (
     MICRO_BATCH_ELSEWHERE,
     RddChain,
@@ -154,7 +158,7 @@ class PlanLeaves:
         """Append scans of one Iceberg table."""
         tokens = iceberg.table_tokens(self._jvm, table)
         if any(self._jvm.class_name(scan) != iceberg.SCAN for scan in scans):
-            raise Py4JError("another kind of scan")
+            raise UnknownInternalsError("another kind of scan")
         if iceberg.is_metadata(self._jvm, table):
             files = [tokens]
         else:

@@ -15,9 +15,7 @@ floating-point sums, if they decide rows or keys of another exchange.
 from collections.abc import Collection
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, every, items, simple_name
 
 # these pick rows by the order in which rows arrive
 _LIMITS = frozenset({"GlobalLimitExec", "CollectLimitExec", "CollectTailExec"})
@@ -213,7 +211,7 @@ def _folded(expression: Any) -> str | None:
     """Return the value of a constant text if it contains letters, as the special texts do."""
     try:
         value = expression.eval(None)
-    except Py4JJavaError:  # fails in the query as well
+    except JVM_ERRORS:  # fails in the query as well
         return None
     text = None if value is None else str(value.toString())
     return text if text is not None and any(c.isalpha() for c in text) else None

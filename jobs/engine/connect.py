@@ -4,7 +4,7 @@ Differences from classic Spark:
 - A small probe job counts the producers.
 - Every map task starts; a task whose producer has committed returns at once.
 - Spark does not learn how the result is partitioned, so a join on the key shuffles again.
-- A plan does not show what it reads. Another run reuses a stage only if the user gives `version=`.
+- The server says what a plan reads. As it may list files again, the inputs are asked twice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +32,8 @@ from durable_shuffle.jobs.engine.tasks import (
     map_result,
 )
 from durable_shuffle.jobs.engine.transfer import TRANSFER_KEYS, transfer_settings
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.connect_known import ANEW, SHOWN
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -71,7 +73,12 @@ class ConnectEngine(Engine):
     def identify(self, df: DataFrame) -> PlanIdentity:
         from durable_shuffle.jobs.identity.plan.connect import identify_connect_plan
 
-        return identify_connect_plan(df, self._stage_of_plan.get)
+        with session_settings(self._spark, SHOWN):
+            return identify_connect_plan(df, self._stage_of_plan.get)
+
+    def inputs_move(self, components: Mapping[str, str]) -> bool:
+        nothing = hex_digest([])
+        return any(components.get(kind, nothing) != nothing for kind in ("files", "tables"))
 
     def planning_settings(self) -> dict[str, str]:
         values = {key: self._spark.conf.get(key, None) for key in _SPLIT_SETTINGS}
@@ -96,7 +103,7 @@ class ConnectEngine(Engine):
 
         shaped = with_partition_ids(df, cols, n, F.monotonically_increasing_id())
         splits = {key: value for key, value in conf.items() if key not in TRANSFER_KEYS}
-        with session_settings(self._spark, {**conf, _ADAPTIVE: "false"}):
+        with session_settings(self._spark, {**conf, **ANEW, _ADAPTIVE: "false"}):
             partitions = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
         transfer = transfer_settings(df.schema, large_rows=large_rows)
         return Planned(shaped, len(partitions), "", 0, {**transfer, **splits})
@@ -105,7 +112,7 @@ class ConnectEngine(Engine):
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
     ) -> list[MapResult]:
         del producers, label  # every task starts; committed ones return without reading
-        settings = {**planned.conf, **self._counting(), _ADAPTIVE: "false"}
+        settings = {**planned.conf, **self._counting(), **ANEW, _ADAPTIVE: "false"}
         with session_settings(self._spark, settings):
             rows = planned.df.mapInArrow(function, RESULT_SCHEMA).collect()
         return [map_result(row.asDict()) for row in rows]

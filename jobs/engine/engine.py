@@ -87,6 +87,14 @@ class Engine(ABC):
     def identify(self, df: DataFrame) -> PlanIdentity:
         """Fingerprint the plan of `df`."""
 
+    def inputs_move(self, components: Mapping[str, str]) -> bool:
+        """Return whether rows may be those of later inputs than `identify` saw.
+
+        Then the inputs are looked at again before the stage is sealed.
+        """
+        del components
+        return False
+
     def code_of(self, *functions: object) -> str:
         """Return the code that tasks with these functions must prove to run (`tasks.check_code`).
 

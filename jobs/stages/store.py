@@ -32,7 +32,7 @@ from durable_shuffle.recovery.resume import (
     decide,
 )
 from durable_shuffle.serialization.arrow_schemas import schema_to_bytes, storable_schema
-from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
@@ -119,6 +119,7 @@ class StageStore:
             CorruptDataError: the job's log lost the record of this stage; see `lost_records`.
             FencedError: a newer driver claimed the job.
             NotFoundError: another thread of this driver released the stage meanwhile.
+            InputsChangedError: the inputs changed meanwhile; only where `Engine.inputs_move`.
         """
         start = self.clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
@@ -138,7 +139,7 @@ class StageStore:
             stage = replace(stage, damaged=state.damaged)
         if seal is None or stage.damaged:
             assert planned is not None  # only a sealed stage that is whole is used without a plan
-            seal, results, earlier = self._run(work, stage, planned)
+            seal, results, earlier = self._run(work, stage, planned, identity)
             stage = replace(stage, damaged={})
             seal = self._compacted(stage, seal)
         reruns = count_reruns(stage, seal)
@@ -203,13 +204,16 @@ class StageStore:
         return replace(stage, storage=self._task_storage)
 
     def _run(
-        self, work: Writing, stage: StageHandle, planned: Planned
+        self, work: Writing, stage: StageHandle, planned: Planned, identity: StageIdentity
     ) -> tuple[Seal, list[MapResult], int]:
         """Run the missing producers and seal the stage.
 
         Returns:
             The seal, the tasks' results, and how many producers committed without a result here,
             because their job was planned again for large rows.
+
+        Raises:
+            InputsChangedError: rows of other inputs may have been stored.
         """
         commits = self._committed(stage, planned.producers)
         stored = len(commits)
@@ -219,9 +223,12 @@ class StageStore:
             planned = work.plan(planned.conf, large_rows=True)
             commits.update(self._committed(stage, planned.producers))
             results = self._write(work, stage, planned, commits, None)
+        except InvalidInputError:  # more files make more producers than were planned
+            work.check_inputs(identity)
+            raise
         earlier = len(commits) - stored
-        for result in results:
-            commits[result.committed.commit.producer] = result.committed
+        commits |= {result.committed.commit.producer: result.committed for result in results}
+        work.check_inputs(identity)
         self._log.check_owner()
         if stage.damaged:
             return self._replace(stage, commits), results, earlier

@@ -20,7 +20,8 @@ from durable_shuffle.jobs.engine.engine import Engine, Planned, ReadBack
 from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, stored_rows
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.records import Seal
@@ -28,6 +29,10 @@ from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
 from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 R_co = TypeVar("R_co", covariant=True)
+
+
+class InputsChangedError(DurableShuffleError):
+    """What a stage reads changed while it was stored. It is not sealed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,20 @@ class Writing(ABC):
             large_rows: limit the batches that tasks get by bytes, not only by rows.
         """
 
+    def still_reads(self, components: Mapping[str, str]) -> bool:
+        """Return whether the inputs are those of a stage's identity.
+
+        Always true if a plan holds its inputs.
+        """
+        del components
+        return True
+
+    def check_inputs(self, identity: StageIdentity) -> None:
+        """Raise InputsChangedError if rows of other inputs may have been stored."""
+        recognised = not (identity.unresolved or identity.vouched)
+        if recognised and not self.still_reads(identity.components):
+            raise InputsChangedError(f"{self.name}: its inputs changed while they were stored")
+
     def write(
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
     ) -> list[MapResult]:
@@ -86,6 +105,13 @@ class StageWork(Writing, Generic[R_co]):
     @abstractmethod
     def identify(self) -> PlanIdentity:
         """Return everything that decides the rows and the partitions."""
+
+    def still_reads(self, components: Mapping[str, str]) -> bool:
+        if not self.engine.inputs_move(components):
+            return True
+        now = self.identify()
+        same = (components.get(name) == digest for name, digest in now.components.items())
+        return not now.unresolved and all(same)
 
     def why_python(self) -> str:
         """Return why Python encodes the rows; "" if the JVM does, or if user code makes them."""

@@ -18,7 +18,6 @@ from durable_shuffle import DurableShuffle
 from durable_shuffle.serialization.errors import InvalidInputError
 
 HOUR_NS = 3_600_000_000_000
-CONNECT_VERSION = "no plan is recognised there without one"
 
 
 @dataclass
@@ -101,7 +100,6 @@ Drive = Callable[[SparkSession, str | None], Any]
 def judge(world: World, case: Case, drive: Drive, *, connect: bool) -> list[str]:
     """Return what is wrong with a case."""
     wrong: list[str] = []
-    default = CONNECT_VERSION if connect else None
 
     def stored(make: Make, call: Any, version: str | None, expected: str, which: str) -> None:
         # a session of its own costs a second on Connect
@@ -110,7 +108,7 @@ def judge(world: World, case: Case, drive: Drive, *, connect: bool) -> list[str]
         df = make(here)
         as_spark = case.row not in _NOT_SPARKS and (which != "the other" or expected == "fresh")
         before = _rows(df) if as_spark and (which != "first" or not connect) else None
-        shuffle = drive(session, version or default)
+        shuffle = drive(session, version)
         try:
             found = _rows(call(shuffle, df))
         except InvalidInputError as e:
@@ -125,7 +123,7 @@ def judge(world: World, case: Case, drive: Drive, *, connect: bool) -> list[str]
 
     first, other = case.versions
     again, changed = (case.on_connect if connect else None) or ("reuse", "fresh")
-    if case.unrecognised and first is None and not connect:
+    if case.unrecognised and first is None:
         again = "fresh"
     stored(case.first, case.call, first, "fresh", "first")
     stored(case.same, case.call, first, again, "the same again")

@@ -1,8 +1,7 @@
 """What a stage's identity compares, row by row as in docs/internals/identity.md, both ways.
 
 A case makes a frame, the same frame again, and another one. A stage of the first must be found for
-the second and must not be found for the third. The same cases run on classic Spark and,
-always with a version, on Connect.
+the second and must not be found for the third. The same cases run on classic Spark and on Connect.
 """
 
 from __future__ import annotations
@@ -158,14 +157,12 @@ CASES = [
         "time",
         *[text_file("a;b\n")] * 2,
         text_file("c;d\n", hours=1),
-        on_connect=("reuse", "reuse"),
     ),
     Case(
         FILES,
         "length",
         *[text_file("a;b\n")] * 2,
         text_file("a;bb\n"),
-        on_connect=("reuse", "reuse"),
     ),
     Case(FILES, "path", *[text_file("a;b\n")] * 2, text_file("a;c\n", name="y.csv")),
     Case(
@@ -196,6 +193,7 @@ CASES = [
         view("matrix", 4),
         view("matrix", 4),
         view("matrix", 5),
+        on_connect=("fresh", "fresh"),
     ),
     Case(
         "settings that change results",

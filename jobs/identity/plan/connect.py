@@ -1,11 +1,15 @@
-"""Identity of a plan on Spark Connect, from the message that the client makes.
+"""Identity of a plan on Spark Connect: the message that the client makes, and what the server says.
 
-The message says what the user wrote: expressions, options, rows of the client. It does not say what
-a name or a folder refers to on the server. So another run recognises a plan only if the user gives
-a version; but two different plans never have the same fingerprint.
+The message says what the user wrote: expressions, options, rows of the client, Python functions.
+The server says what names and paths refer to (`connect_inputs.py`). What `connect_known.py` does
+not list is unresolved by its name: then another run recognises the plan only if the user gives a
+version. With and without one, two different plans never have the same fingerprint.
 
 Ids that the client counts (plans, lambda variables) and names that it draws are numbered by first
 appearance. Positions in the user's source code and credentials are left out.
+
+Spark lists files each time that it plans, and a server shows a plan only as text. So the inputs are
+asked before the rows are stored and again afterwards; if they differ, the stage is not recognised.
 """
 
 import re
@@ -18,6 +22,20 @@ from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.identity import identify_function
+from durable_shuffle.jobs.identity.plan.catalyst_walk import VOUCH
+from durable_shuffle.jobs.identity.plan.connect_inputs import ConnectInputs, Inputs, PathSource
+from durable_shuffle.jobs.identity.plan.connect_known import (
+    DRAWN,
+    EXPRESSIONS,
+    RELATIONS,
+    SPARKS_OWN,
+    called,
+    function_pattern,
+    moving_calls,
+    not_sparks,
+    numbered,
+    shown_plan,
+)
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.identity.plan.settings import session_settings_digest
 from durable_shuffle.jobs.identity.plan.sources import without_credentials
@@ -27,11 +45,9 @@ _IGNORED = frozenset({"origin"})
 _PICKLED = frozenset({"PythonUDF", "PythonUDTF", "PythonDataSource"})
 _VARIABLE = "UnresolvedNamedLambdaVariable"
 _NAMES = frozenset({"NamedTable", "SQL"})
-_DRAWN = r"\b_pyspark_connect_temp_view_[0-9a-f]{32}\b"
-"""Name of a frame that `sql("... {df}", df=df)` puts into a text."""
-_NOT_READ = "Spark Connect does not show what a plan reads"
-_COUNTERS = re.compile(rf"#\d+L?|plan_id=\d+|\b[A-Za-z]\w*_\d+(?=#)|{_DRAWN}")
-_PLACES = re.compile(r"@[0-9a-f]+|Lambda\$?\d*/0x[0-9a-f]+")
+_KNOWN = {"Relation": ("rel_type", RELATIONS), "Expression": ("expr_type", EXPRESSIONS)}
+_MIXED = "files and tables, of which Spark Connect does not show the splits,"
+"""Why a partly stored stage is not gone on with: a producer could have read other rows."""
 
 
 class ConnectPlan:
@@ -50,14 +66,19 @@ class ConnectPlan:
         self.functions: list[str] = []
         self.unresolved: list[str] = []
         self.opaque: list[str] = []
+        self.sources: list[PathSource] = []
+        self.texts: list[str] = []
+        """SQL text."""
+        self.called: set[str] = set()
+        """Names of functions and operators."""
         self._numbers: dict[tuple[str, object], int] = {}
-        self._aliases: set[str] = set()
+        self.aliases: set[str] = set()
         """Names that the client drew for frames; any other text is compared as it is."""
 
     def walk(self, message: Message) -> None:
         """Append the tokens of a whole plan. Call it once."""
         aliases = (m.alias for m in every_message(message) if m.DESCRIPTOR.name == "SubqueryAlias")
-        self._aliases = {alias for alias in aliases if re.fullmatch(_DRAWN, alias)}
+        self.aliases = {alias for alias in aliases if re.fullmatch(DRAWN, alias)}
         self.visit(message)
 
     def visit(self, message: Message) -> None:
@@ -70,6 +91,7 @@ class ConnectPlan:
                 self.stages_below.append(stage)
                 return
         self.by_name |= kind in _NAMES
+        self._note(kind, message)
         self.tokens.append(f"{kind} (")
         for field, value in message.ListFields():
             if field.name in _IGNORED:
@@ -91,18 +113,38 @@ class ConnectPlan:
                 self._value(value)
         self.tokens.append(")")
 
+    def _note(self, kind: str, message: Any) -> None:
+        """Note what the server has to be asked about, and what is not known."""
+        if kind in _KNOWN:
+            group, known = _KNOWN[kind]
+            chosen = message.WhichOneof(group)
+            if chosen not in known:
+                self._give_up(f"{chosen or 'an operator'} of Spark Connect")
+        elif kind == "DataSource":
+            name, schema = message.format.lower(), message.schema
+            paths, options = tuple(message.paths), dict(message.options)
+            self.sources.append(PathSource(name, schema, options, paths))
+        elif kind == "SQL":
+            self.texts.append(message.query)
+        elif kind == "ExpressionString":
+            self.texts.append(message.expression)
+        elif kind in ("UnresolvedFunction", "CallFunction"):
+            self.called.add(message.function_name.lower())
+        elif kind in ("JavaUDF", "ScalarScalaUDF"):
+            self._give_up("a function of a jar")
+
     def _value(self, value: Any) -> None:
         if isinstance(value, Message):
             self.visit(value)
         elif isinstance(value, bytes):
             self.tokens.append(hex_digest([value]))
         elif isinstance(value, str):
-            self.tokens.append(repr(re.sub(_DRAWN, self._drawn, value)))
+            self.tokens.append(repr(re.sub(DRAWN, self._drawn, value)))
         else:
             self.tokens.append(repr(value))
 
     def _drawn(self, name: re.Match[str]) -> str:
-        if name[0] not in self._aliases:
+        if name[0] not in self.aliases:
             return name[0]
         return f"drawn {self._numbers.setdefault(('drawn', name[0]), len(self._numbers))}"
 
@@ -132,9 +174,10 @@ class ConnectPlan:
         for reason in identity.unresolved:
             self._give_up(f"a Python function: {reason}", command)
 
-    def _give_up(self, what: str, command: bytes) -> None:
-        self.unresolved.append(f"{what} cannot be recognised in another run")
-        self.opaque.append(hex_digest([command]))
+    def _give_up(self, what: str, command: bytes | None = None) -> None:
+        self.unresolved.append(what)
+        if command is not None:
+            self.opaque.append(hex_digest([command]))
 
 
 def every_message(message: Message) -> Iterator[Message]:
@@ -160,40 +203,58 @@ def _is_repeated(field: Any) -> bool:
 def identify_connect_plan(
     df: DataFrame, stage_of_plan: Callable[[int], str | None]
 ) -> PlanIdentity:
-    """Return the identity of a Spark Connect DataFrame. Asks the server, runs no job.
+    """Return the identity of a Spark Connect DataFrame. Asks the server, which may run small jobs.
 
-    The server tells the text of the analyzed plan, which cuts long lists and shows no rows; the
-    paths of the files; and settings. If a name refers to something else later in the session, the
-    server's semantic hash distinguishes the two, provided that it is equal for equal plans.
+    Call it under the settings `SHOWN`. Without them more is unresolved, or asked too early.
+
+    If a name refers to something else later in the session, the server's semantic hash
+    distinguishes the two, provided that it is equal for equal plans.
     """
     frame: Any = df
+    spark = df.sparkSession
     walk = ConnectPlan(stage_of_plan)
-    walk.walk(frame._plan.plan(frame.sparkSession.client))  # noqa: SLF001
+    walk.walk(frame._plan.plan(spark.client))  # noqa: SLF001
+    shown = shown_plan(frame._explain_string(extended=True))  # noqa: SLF001
+    inputs = ConnectInputs(df, shown, walk.sources, walk.aliases).ask()
+    unknown = [*walk.unresolved, *shown.unknown, *inputs.unknown, *_functions(df, walk, inputs)]
     lists = {
         "plan": walk.tokens,
         "functions": walk.functions,
         "stages_below": walk.stages_below,
-        "files": sorted(df.inputFiles()),
-        "analyzed": [_analyzed(frame._explain_string(extended=True))],  # noqa: SLF001
+        "files": inputs.files,
+        "tables": inputs.tables,
+        "analyzed": [numbered(shown.analyzed)],
         "schema": [df.schema.json()],
+        "settings": [session_settings_digest(spark)],
     }
     components = {aspect: hex_digest(parts) for aspect, parts in lists.items()}
-    components["settings"] = session_settings_digest(df.sparkSession)
     opaque = list(walk.opaque)
-    if walk.by_name and not walk.functions:
+    if unknown and walk.by_name and not walk.functions:
         number = df.semanticHash()
         if number == df.alias("same").semanticHash():  # else it hashes memory addresses
             opaque.append(f"plan {number}")
-    unresolved = (_NOT_READ, *dict.fromkeys(walk.unresolved))
-    return PlanIdentity(components, unresolved, (), tuple(opaque))
-
-
-def _analyzed(text: str) -> str:
-    """Return the analyzed plan, its ids numbered by first appearance, without memory addresses."""
-    _, _, rest = text.partition("== Analyzed Logical Plan ==")
-    plan, _, _ = rest.partition("== Optimized Logical Plan ==")
-    numbers: dict[str, str] = {}
-    plan = _COUNTERS.sub(
-        lambda match: numbers.setdefault(match[0], f"#{len(numbers)}"), plan.strip()
+    return PlanIdentity(
+        components,
+        tuple(f"{w} cannot be recognised in another run: {VOUCH}" for w in dict.fromkeys(unknown)),
+        () if unknown else (_MIXED,),
+        tuple(opaque),
     )
-    return _PLACES.sub("@", plan)
+
+
+def _functions(df: DataFrame, walk: ConnectPlan, inputs: Inputs) -> list[str]:
+    """Return the functions that are not Spark's own, and what else SQL text calls."""
+    in_text: set[str] = set()
+    unknown: list[str] = moving_calls(" ".join(f"{name}(" for name in walk.called))
+    for text in (*walk.texts, *inputs.texts):
+        names, strange = called(text)
+        in_text |= names
+        unknown += strange
+    if walk.called or in_text:
+        pattern = function_pattern(walk.called | in_text)
+        listed = df.sparkSession.catalog.listFunctions(pattern=pattern)
+        classes: dict[str, list[str]] = {}
+        for function in listed:
+            found = classes.setdefault(function.name.lower(), [])
+            found.append(function.className or SPARKS_OWN)
+        unknown += not_sparks(walk.called, in_text, classes)
+    return unknown

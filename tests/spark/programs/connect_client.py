@@ -281,9 +281,15 @@ def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
     return found
 
 
+def inputs(spark: SparkSession, folder: Path) -> dict[str, str]:
+    """Return the errors of each step of the inputs that the server names."""
+    from connect_inputs import all_steps
+
+    return all_steps(spark, folder)
+
+
 def matrix(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     """Return the errors of each case of the identity matrix."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
     from identity_judge import OneDriver, World, judge
     from identity_matrix import CASES
 
@@ -372,17 +378,20 @@ def streams(spark: SparkSession, root: str) -> dict[str, Any]:
 
 def main(root: str, folder: str) -> None:
     """Run all parts."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
     spark = (
         SparkSession.builder.remote("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", f"{root}/warehouse")
         .getOrCreate()
     )
     Path(root, "told").mkdir()
     answer = {
         "told": told_apart(spark, f"{root}/told"),
         "matrix": matrix(spark, Path(root, "matrix")),
+        "inputs": inputs(spark, Path(root, "inputs")),
         "stages": stages(spark, f"{root}/stages", folder),
         "python": python_stages(spark, f"{root}/python"),
         "remote": remote(spark, f"{root}/remote"),

@@ -1,8 +1,7 @@
 """Makes a wanted stage a sealed one: look into the job log, decide, describe, run, seal.
 
-The steps are the same for every kind of stage (a user's DataFrame, a piece of a query's plan) and
-of session. Every step that changes the stored state first wins a slot in a log. Several threads may
-ensure stages of one job at once; they write to the job log one at a time.
+The steps are the same for every kind of stage and of session. Every step that changes the stored
+state first wins a slot in a log. Several threads may ensure stages of one job at once.
 """
 
 import logging
@@ -119,7 +118,6 @@ class StageStore:
             CorruptDataError: the job's log lost the record of this stage; see `lost_records`.
             FencedError: a newer driver claimed the job.
             NotFoundError: another thread of this driver released the stage meanwhile.
-            InputsChangedError: the inputs changed meanwhile; only where `Engine.inputs_move`.
         """
         start = self.clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
@@ -209,11 +207,7 @@ class StageStore:
         """Run the missing producers and seal the stage.
 
         Returns:
-            The seal, the tasks' results, and how many producers committed without a result here,
-            because their job was planned again for large rows.
-
-        Raises:
-            InputsChangedError: rows of other inputs may have been stored.
+            The seal, results, and how many committed without one: their job was planned again.
         """
         commits = self._committed(stage, planned.producers)
         stored = len(commits)
@@ -223,8 +217,8 @@ class StageStore:
             planned = work.plan(planned.conf, large_rows=True)
             commits.update(self._committed(stage, planned.producers))
             results = self._write(work, stage, planned, commits, None)
-        except InvalidInputError:  # more files make more producers than were planned
-            work.check_inputs(identity)
+        except InvalidInputError:
+            work.check_inputs(identity)  # more files make more producers than were planned
             raise
         earlier = len(commits) - stored
         commits |= {result.committed.commit.producer: result.committed for result in results}

@@ -24,6 +24,11 @@ HIDDEN = (
     "data that was cached under other settings, or from a table whose version at that time is not "
     "known"
 )
+ON_CONNECT = (
+    "on Spark Connect: temporary views, cached frames, variables and functions of the session, "
+    "files that SQL text names by path, tables in CSV and the like, and operators that are not on "
+    "the library's list"
+)
 RDDS = "RDDs over files read by Hadoop, shuffles or checkpoints"
 ELSEWHERE = [
     (
@@ -98,8 +103,7 @@ ELSEWHERE = [
         "frames_that_nothing_tells_apart_are_refused",
     ),
     (RDDS, "spark/test_inputs_told_apart", "object_stages"),
-    ("any plan on Spark Connect", "spark/test_connect", "explain_says_hit_miss_and_why"),
-    ("any plan on Spark Connect", "spark/test_connect", "identity_matrix"),
+    (ON_CONNECT, "spark/test_connect", "what_the_server_names_is_recognised"),
     ("code given to `consume`", "spark/test_consume", "other_code_under_the_same_name_is_refused"),
 ]
 """Rows that other tests cover, alone or in addition to a case: row, file, test."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.running_code import (
@@ -27,6 +28,7 @@ from durable_shuffle.jobs.deploy.running_code import (
     running_code,
     sources_besides,
 )
+from durable_shuffle.serialization.errors import IncompatibleError
 
 _SHIPPED: WeakSet[SparkContext] = WeakSet()
 """Applications that have the code already."""
@@ -76,10 +78,19 @@ def ship(spark: SparkSession) -> None:
     On classic Spark only the first call of an application sends the code, because otherwise later
     workers could get other code than running ones. If the driver's code has changed since then, its
     first task fails with IncompatibleError.
+
+    Raises:
+        IncompatibleError: a Connect server that takes no Python code.
     """
     running_code()  # cached now, because files may change after the code was loaded
     if is_connect(spark):
-        spark.addArtifacts(str(_archive(compiled=False)), pyfile=True)
+        try:
+            spark.addArtifacts(str(_archive(compiled=False)), pyfile=True)
+        except PySparkException as error:
+            raise IncompatibleError(
+                f"this Spark Connect server takes no Python code (addArtifacts: {error}): use "
+                "Spark's own Connect server, or a classic session"
+            ) from error
         return
     context = spark.sparkContext
     if context not in _SHIPPED:

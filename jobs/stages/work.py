@@ -21,7 +21,7 @@ from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, stored_rows
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.stages.identity import StageIdentity
-from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
+from durable_shuffle.serialization.errors import ConflictError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.records import Seal
@@ -31,7 +31,7 @@ from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 R_co = TypeVar("R_co", covariant=True)
 
 
-class InputsChangedError(DurableShuffleError):
+class InputsChangedError(ConflictError):
     """What a stage reads changed while it was stored. It is not sealed."""
 
 

@@ -34,9 +34,8 @@ def table_formats() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def seen(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program found wrong, by row."""
+def answer_of(program: str, programs: Any, folder: Path) -> dict[str, Any]:
+    """Run a program that reads tables of both formats, and return its answer."""
     formats = table_formats()
     minor = formats.installed() if formats.installed() in formats.JARS else formats.NEWEST
     missing = formats.missing(minor)
@@ -47,11 +46,16 @@ def seen(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     environment = formats.environment(minor)
     folders = [environment.pop("PYTHONPATH", ""), str(SCRIPT.parents[1] / "src")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    folder = tmp_path_factory.mktemp("tables")
     jars = ",".join(map(str, formats.jars_of(minor)))
-    answer: dict[str, Any] = programs.run("tables_driver", folder, jars, env=environment)
+    answer: dict[str, Any] = programs.run(program, folder, jars, env=environment)
     assert answer["spark"].startswith(minor)
     return answer
+
+
+@pytest.fixture(scope="module")
+def seen(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program found wrong, by row."""
+    return answer_of("tables_driver", programs, tmp_path_factory.mktemp("tables"))
 
 
 def test_there_are_enough_rows() -> None:
@@ -66,3 +70,11 @@ def test_histories(seen: dict[str, Any], row: str) -> None:
     """After each operation a read finds its stage if its rows are the same, and Spark's rows."""
     history, _, rest = row.partition(", ")
     assert seen[history][rest] == []
+
+
+def test_tables_on_connect(programs: Any, tmp_path: Path) -> None:
+    """The provider of each table is asked, as Delta prints as Parquet there."""
+    pytest.importorskip("grpc")
+    found = answer_of("tables_connect", programs, tmp_path)["found"]
+    assert len(found) == 13
+    assert {step: wrong for step, wrong in found.items() if wrong} == {}

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 SUPPORT = Path(__file__).parents[2] / "support"
 
 
-def session(folder: Path, jars: str) -> SparkSession:
-    """Return a session with both formats."""
-    settings = {
+def settings(folder: Path, jars: str) -> dict[str, str]:
+    """Return the settings of a session with both formats."""
+    return {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -37,8 +37,11 @@ def session(folder: Path, jars: str) -> SparkSession:
         "spark.sql.catalog.ice.type": "hadoop",
         "spark.sql.catalog.ice.warehouse": str(folder / "ice"),
     }
-    builder: Any = SparkSession.builder.master("local[2]")
-    for name, value in settings.items():
+
+
+def session(builder: Any, folder: Path, jars: str) -> SparkSession:
+    """Return a session with both formats."""
+    for name, value in settings(folder, jars).items():
         builder = builder.config(name, value)
     found: SparkSession = builder.getOrCreate()
     return found
@@ -50,7 +53,7 @@ def main() -> None:
     from table_cases import HISTORIES, Place, judge
 
     folder = Path(sys.argv[1])
-    spark = session(folder, sys.argv[2])
+    spark = session(SparkSession.builder.master("local[2]"), folder, sys.argv[2])
     answer: dict[str, Any] = {"spark": spark.version}
     wanted = sys.argv[3:] or [history.name for history in HISTORIES]
     for history in (history for history in HISTORIES if history.name in wanted):

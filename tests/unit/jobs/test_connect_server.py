@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import UnsupportedOperationException
 
-from durable_shuffle import IncompatibleError
 from durable_shuffle.jobs.deploy.ship import ship
+from durable_shuffle.serialization.errors import IncompatibleError
 
 
 def test_a_server_that_takes_no_code_is_refused() -> None:

@@ -150,4 +150,20 @@ MUTATIONS = (
         "",
         "tests/unit/shuffle/test_extents.py",
     ),
+    Mutation(
+        "memory",
+        "verify holds the extents of all producers",
+        "shuffle/verify/stage.py",
+        "check_segments(self.storage, self._segment_tasks())",
+        "check_segments(self.storage, [*self._segment_tasks()])",
+        "tests/unit/shuffle/test_verify_memory.py",
+    ),
+    Mutation(
+        "memory",
+        "a repair holds copies of the extents of all producers",
+        "shuffle/repair/stage.py",
+        "max(1, _HELD_COPIES // partitions)",
+        "len(producers)",
+        "tests/unit/shuffle/test_verify_memory.py",
+    ),
 )

@@ -74,6 +74,22 @@ MUTATIONS = (
         f"{JOB} -k cause",
     ),
     Mutation(
+        "R-ARR-6",
+        "a start that a stop calls off is the cause of the end",
+        "recovery/job/machine.py",
+        "        if not (stops and failure.is_called_off):  # by that stop\n    ",
+        "",
+        "tests/unit/recovery/test_job_stops.py",
+    ),
+    Mutation(
+        "R-ARR-7",
+        "a task that ended in this turn is late with its end, too",
+        "recovery/job/machine.py",
+        "now >= end_by and task in self._live():",
+        "now >= end_by:",
+        "tests/unit/recovery/test_start_hang.py",
+    ),
+    Mutation(
         "pipelines",
         "COMMITTED is written before shutdown",
         "recovery/job/ends.py",

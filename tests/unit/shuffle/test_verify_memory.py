@@ -91,7 +91,7 @@ def test_memory_of_verify_follows_producers_and_partitions() -> None:
     assert verdict.committed == size
     assert {finding.kind for finding in verdict.findings} == {"not_found"}
     assert len({finding.key for finding in verdict.findings}) == size + 1, "all segments, no index"
-    assert most < 2 << 20, f"{most:,} bytes"
+    assert most < 1 << 20, f"{most:,} bytes"
 
 
 def test_memory_of_a_repair_follows_producers_and_partitions() -> None:

@@ -37,7 +37,11 @@ from durable_shuffle.shuffle.base.clock import Clock, SystemClock, system_jitter
 from durable_shuffle.shuffle.base.retry import Backoff, Jitter
 from durable_shuffle.shuffle.storage.contract import Storage
 
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PASSED_ON = tuple(
+    signal.Signals[name]
+    for name in ("SIGTERM", "SIGINT", "SIGHUP")
+    if name in signal.Signals.__members__  # Windows lacks one
+)
 _NOT_EXECUTABLE, _NOT_FOUND, _SIGNALLED = 126, 127, 128
 _MULTIPLIER, _JITTER = 2.0, 0.5
 

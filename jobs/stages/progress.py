@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from durable_shuffle.jobs.stages.report import StageReport
-from durable_shuffle.jobs.text import size
+from durable_shuffle.jobs.text import plural, size
 
 _POLL_SECONDS = 1.0
 
@@ -213,7 +213,7 @@ def _bar(title: str, done: int, total: int, note: str) -> str:
 
 
 def _planned(name: str, exchanges: int, sealed: int, run: int) -> str:
-    return f"{name}: {exchanges} exchanges, {sealed} committed, {run} to run"
+    return f"{name}: {plural(exchanges, 'exchange')}, {sealed} committed, {run} to run"
 
 
 def show_progress(*, wanted: bool) -> ProgressView:

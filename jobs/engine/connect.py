@@ -1,7 +1,8 @@
 """Stages on Spark Connect, which gives no access to the SparkContext and to plans.
 
 Differences from classic Spark:
-- A small probe job counts the producers.
+- A small probe job counts the producers, another one the tasks that Spark plans by default. These
+  stand for the splits: a server with other cores may cut the same files differently.
 - Every map task starts; a task whose producer has committed returns at once.
 - Spark does not learn how the result is partitioned, so a join on the key shuffles again.
 - The server says what a plan reads. As it may list files again, the inputs are asked twice.
@@ -45,6 +46,8 @@ _SPLIT_SETTINGS = (
     "spark.sql.files.minPartitionNum",
     "spark.sql.shuffle.partitions",
 )
+_MANY_ROWS = 1 << 16
+"""More than a cluster has cores: Spark makes no partition without a row."""
 
 
 class ConnectEngine(Engine):
@@ -95,18 +98,15 @@ class ConnectEngine(Engine):
         to_python: bool = False,
     ) -> Planned:
         del to_python  # they always go there
-
-        def probe(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            context = TaskContext.get()
-            number = -1 if context is None else context.partitionId()
-            yield pa.RecordBatch.from_pydict({"partition": [number]})
-
         shaped = with_partition_ids(df, cols, n, F.monotonically_increasing_id())
         splits = {key: value for key, value in conf.items() if key not in TRANSFER_KEYS}
         with session_settings(self._spark, {**conf, **ANEW, _ADAPTIVE: "false"}):
-            partitions = df.select(F.lit(0)).mapInArrow(probe, "partition long").collect()
+            producers = _partitions(df.select(F.lit(0)))
+            # with the settings of `conf`, this decides how the same files are split
+            tasks_at_once = _partitions(self._spark.range(_MANY_ROWS))
+        digest = hex_digest(["default parallelism", str(tasks_at_once)])
         transfer = transfer_settings(df.schema, large_rows=large_rows)
-        return Planned(shaped, len(partitions), "", 0, {**transfer, **splits})
+        return Planned(shaped, producers, digest, 0, {**transfer, **splits})
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
@@ -132,3 +132,14 @@ class ConnectEngine(Engine):
         frame: Any = rows_of_tasks(self._spark, back.stored.rows, back.stored.tasks, schema)
         self._stage_of_plan[frame._plan._plan_id] = back.fingerprint  # noqa: SLF001
         return frame  # type: ignore[no-any-return]
+
+
+def _partitions(df: DataFrame) -> int:
+    """Return the number of partitions of a DataFrame; runs a small job."""
+
+    def probe(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        number = -1 if context is None else context.partitionId()
+        yield pa.RecordBatch.from_pydict({"partition": [number]})
+
+    return len(df.mapInArrow(probe, "partition long").collect())

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
 from durable_shuffle.jobs.query.cuts import Cut
-from durable_shuffle.jobs.query.tree import WRAPPERS, Node, stored_scan
+from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 
 Placing = Literal["placed", "elsewhere", "unknown"]
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
@@ -57,7 +57,7 @@ class LogicalPlan:
             "elsewhere" if the exchange is in a subquery, which Spark plans apart; "unknown" if
             Spark does not say which operator the exchange belongs to. The plan is unchanged then.
         """
-        path = _path(root, cut.node)
+        path = path_to(root, cut.node)
         if path is None:
             return "elsewhere"
         link = _link_below(cut.node)
@@ -202,17 +202,6 @@ def _downwards(node: Node) -> Iterator[Node]:
     yield node
     for child in node.children:
         yield from _downwards(child)
-
-
-def _path(root: Node, wanted: Node) -> list[Node] | None:
-    """Return the operators from `root` down to `wanted`; None if it is in a subquery."""
-    if root is wanted:
-        return [root]
-    for child in root.children:
-        path = _path(child, wanted)
-        if path is not None:
-            return [root, *path]
-    return None
 
 
 def _ids(output: Any) -> set[str]:

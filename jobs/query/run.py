@@ -276,15 +276,15 @@ class QueryRun:
         return left
 
     def _natively(self, cut: Cut) -> NativeStage:
-        context, tag = self._spark.sparkContext, self._tag_of(cut)
+        context, tag = self._spark.sparkContext, self._tag_of(cut.number)
         context.addJobTag(tag)
         try:
             return self._query.run_natively(cut, self.stored, self._stages.store.clock)
         finally:
             context.removeJobTag(tag)
 
-    def _tag_of(self, cut: Cut) -> str:
-        return f"{self._tag}-{cut.number}"
+    def _tag_of(self, number: int) -> str:
+        return f"{self._tag}-{number}"
 
     def _time_left(self) -> float | None:
         """Return the seconds until a cut that Spark runs has taken all that may be at risk."""
@@ -304,7 +304,7 @@ class QueryRun:
         for number, since in self._native_since.items():
             if now >= since + self._at_risk.limit(number) and number not in self._must_store:
                 self._must_store.add(number)
-                self._spark.sparkContext.cancelJobsWithTag(f"{self._tag}-{number}")
+                self._spark.sparkContext.cancelJobsWithTag(self._tag_of(number))
 
     def _end(self, pool: ThreadPoolExecutor, future: "Future[Source]") -> None:
         cut = self._running.pop(future)

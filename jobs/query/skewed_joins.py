@@ -13,7 +13,7 @@ from typing import Any
 from durable_shuffle.jobs.identity.plan.jvm import items, simple_name
 from durable_shuffle.jobs.query.cuts import PlanPiece, operators, row_leaves
 from durable_shuffle.jobs.query.order import SHUFFLED_JOINS
-from durable_shuffle.jobs.query.tree import WRAPPERS, Node
+from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to
 
 _LEFT = frozenset({"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"})
 _RIGHT = frozenset({"Inner", "Cross", "RightOuter"})
@@ -33,7 +33,7 @@ def divisible_sides(piece: PlanPiece, alike: Collection[int]) -> dict[int, bool]
     if len(alike) != 2 or len(joins) != 1 or _readers(piece, alike) != 2:
         return None
     (join,) = joins
-    path = _path(piece.root, join)
+    path = path_to(piece.root, join)
     if path is None or not all(_takes_any(*step) for step in pairwise(path)):
         return None
     kind = str(join.plan.joinType().toString())
@@ -59,16 +59,6 @@ def _site_below(node: Node, piece: PlanPiece) -> int | None:
 def _readers(piece: PlanPiece, sites: Collection[int]) -> int:
     """Return how many operators read the sites."""
     return sum(below.id in sites for node in operators(piece) for below in node.below())
-
-
-def _path(node: Node, wanted: Node) -> list[Node] | None:
-    if node is wanted:
-        return [node]
-    for child in node.children:
-        path = _path(child, wanted)
-        if path is not None:
-            return [node, *path]
-    return None
 
 
 def _takes_any(parent: Node, child: Node) -> bool:

@@ -100,6 +100,17 @@ def read_tree(jvm: Jvm, plan: Any, cut_of_rdd: Mapping[int, Any] | None = None) 
     return read(plan)
 
 
+def path_to(root: Node, wanted: Node) -> list[Node] | None:
+    """Return the operators from `root` down to `wanted`; None if a subquery has it."""
+    if root is wanted:
+        return [root]
+    for child in root.children:
+        path = path_to(child, wanted)
+        if path is not None:
+            return [root, *path]
+    return None
+
+
 class Rebuilder:
     """Rebuilds pieces of one plan. Shared operators stay shared. Not thread-safe."""
 

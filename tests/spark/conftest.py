@@ -84,6 +84,18 @@ def table(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 
 @pytest.fixture
+def big_and_dim(session: SparkSession, tmp_path: Path) -> SparkSession:
+    """A session with the views big (20,000 rows) and dim (2,000 rows), and 8 shuffle partitions."""
+    session.conf.set("spark.sql.shuffle.partitions", "8")
+    big = session.range(0, 20_000, 1, 4).selectExpr("id as v", "id % 2000 as k", "id % 7 as g")
+    dim = session.range(0, 2_000, 1, 2).selectExpr("id as k", "id % 50 as c", "id % 3 as d")
+    for name, frame in (("big", big), ("dim", dim)):
+        frame.write.parquet(str(tmp_path / name))
+        session.read.parquet(str(tmp_path / name)).createOrReplaceTempView(name)
+    return session
+
+
+@pytest.fixture
 def root(tmp_path: Path) -> str:
     """An empty folder for stored stages."""
     return str(tmp_path / "root")

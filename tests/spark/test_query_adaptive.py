@@ -1,7 +1,6 @@
 """Queries are planned again when the sizes of their stages are known, as adaptive Spark does."""
 
 import threading
-from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -15,16 +14,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
 
 @pytest.fixture
-def tables(session: SparkSession, tmp_path: Path) -> SparkSession:
-    """Views big (20,000 rows) and dim (2,000 rows, too large to be broadcast by its estimate)."""
-    session.conf.set("spark.sql.shuffle.partitions", "8")
-    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "2000")
-    big = session.range(0, 20_000, 1, 4).selectExpr("id as v", "id % 2000 as k", "id % 7 as g")
-    dim = session.range(0, 2_000, 1, 2).selectExpr("id as k", "id % 50 as c", "id % 3 as d")
-    for name, frame in (("big", big), ("dim", dim)):
-        frame.write.parquet(str(tmp_path / name))
-        session.read.parquet(str(tmp_path / name)).createOrReplaceTempView(name)
-    return session
+def tables(big_and_dim: SparkSession) -> SparkSession:
+    """By its estimate `dim` is too large to be broadcast."""
+    big_and_dim.conf.set("spark.sql.autoBroadcastJoinThreshold", "2000")
+    return big_and_dim
 
 
 def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableShuffle:

@@ -1,7 +1,6 @@
 """A budget of work that may be lost leaves exchanges of a query to Spark."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,16 +19,10 @@ JOIN = "SELECT d, count(*) AS n, sum(v) AS s FROM big JOIN dim USING (k) GROUP B
 
 
 @pytest.fixture
-def tables(session: SparkSession, tmp_path: Path) -> SparkSession:
-    """Views big (20,000 rows) and dim (2,000 rows)."""
-    session.conf.set("spark.sql.shuffle.partitions", "8")
-    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    big = session.range(0, 20_000, 1, 4).selectExpr("id as v", "id % 1999 as k", "id % 7 as g")
-    dim = session.range(0, 2_000, 1, 2).selectExpr("id as k", "id % 50 as c", "id % 3 as d")
-    for name, frame in (("big", big), ("dim", dim)):
-        frame.write.parquet(str(tmp_path / name))
-        session.read.parquet(str(tmp_path / name)).createOrReplaceTempView(name)
-    return session
+def tables(big_and_dim: SparkSession) -> SparkSession:
+    """Without broadcasts."""
+    big_and_dim.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    return big_and_dim
 
 
 def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableShuffle:

@@ -103,7 +103,7 @@ class ConnectEngine(Engine):
         with session_settings(self._spark, {**conf, **ANEW, _ADAPTIVE: "false"}):
             producers = _partitions(df.select(F.lit(0)))
             # with the settings of `conf`, this decides how the same files are split
-            tasks_at_once = _partitions(self._spark.range(_MANY_ROWS))
+            tasks_at_once = _partitions(self._spark.sql(f"SELECT id FROM range({_MANY_ROWS})"))
         digest = hex_digest(["default parallelism", str(tasks_at_once)])
         transfer = transfer_settings(df.schema, large_rows=large_rows)
         return Planned(shaped, producers, digest, 0, {**transfer, **splits})

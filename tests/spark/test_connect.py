@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 from identity_matrix import CASES
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.engine.connect import ConnectEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -203,3 +206,17 @@ def test_streams_and_tables_of_the_data_source(seen: dict[str, Any]) -> None:
     assert streams["steps"] >= 3, "at most 40 rows in each"
     assert streams["table"] == 10
     assert "did you mean 'columns'" in streams["misspelled"]
+
+
+def test_a_server_with_other_cores_cuts_other_splits(session: SparkSession, tmp_path: Path) -> None:
+    """Two servers may cut the same files into as many producers, in other places. Only the default
+    parallelism tells them apart, so it is in the digest."""
+    session.range(0, 100, 1, 4).write.parquet(str(tmp_path / "t"))
+    digests = []
+    for cores in ("2", "5", "2"):
+        session.conf.set("spark.sql.leafNodeDefaultParallelism", cores)
+        engine, df = ConnectEngine(session), session.read.parquet(str(tmp_path / "t"))
+        planned = engine.plan(df, (), None, engine.planning_settings(), large_rows=False)
+        assert planned.producers > 0
+        digests.append(planned.splits)
+    assert digests[0] == digests[2] != digests[1]

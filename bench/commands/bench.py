@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from durable_shuffle.bench.commands.demo import STDOUT, Data, JsonFile, Work, end, figures_file
+from durable_shuffle.bench.peers.systems import OTHERS
 from durable_shuffle.jobs.cli.call import (
     FAILURE,
     MISUSE,
@@ -32,8 +33,8 @@ Rounds = Annotated[int, typer.Option(min=1, help="Each round runs everything onc
 Against = Annotated[
     str,
     typer.Option(
-        help="Peers to measure beside it, with commas: native, checkpoint, parquet, dask, celeborn "
-        "(needs a running cluster, named by CELEBORN_MASTER and CELEBORN_CLIENT_JAR)."
+        help=f"Systems to measure beside it, with commas: {', '.join(OTHERS)}. One that is not "
+        "there is left out, and the reason said: try it."
     ),
 ]
 HtmlFile = Annotated[

@@ -16,7 +16,7 @@ from durable_shuffle.bench.matrix.task_history import (
     timeline,
 )
 from durable_shuffle.bench.peers.watched_storage import operations
-from durable_shuffle.bench.workloads.cases import FAULTS
+from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.oracle import Oracle
 from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
 from durable_shuffle.bench.workloads.task_log import read_lines

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from durable_shuffle.bench.workloads.cases import FAULTS, Cell
+from durable_shuffle.bench.workloads.cases import Cell
+from durable_shuffle.bench.workloads.faults import FAULTS
 
 _REDONE_ON_PURPOSE = ("F6", "F8", "F10")
 """A damaged producer is run again; a zombie and a twin are second attempts beside the first."""

@@ -1,5 +1,6 @@
 """Runs a matrix of workloads, faults and peers, interleaved, and checks every answer."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,8 +15,9 @@ from durable_shuffle.bench.matrix.collect import collect
 from durable_shuffle.bench.matrix.figures import Figures, failures, summaries
 from durable_shuffle.bench.matrix.schedule import Moment, moment, schedule_text
 from durable_shuffle.bench.matrix.spark_runner import SparkRunner
-from durable_shuffle.bench.peers.absent import absent_peers
-from durable_shuffle.bench.workloads.cases import FAULTS, Cell, plan_cells
+from durable_shuffle.bench.peers.systems import PEERS, absent_peers
+from durable_shuffle.bench.workloads.cases import Cell, plan_cells
+from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.oracle import Oracle
 from durable_shuffle.bench.workloads.step import Step
 from durable_shuffle.bench.workloads.workloads import WORKLOADS
@@ -51,7 +53,9 @@ def measured(
         UnavailableError: a cluster could not be started or ended by itself.
     """
     clock = clock or SystemClock()
-    cells, refused = plan_cells(options.workloads, options.faults, options.peers, absent_peers())
+    cells, refused = plan_cells(
+        options.workloads, options.faults, options.peers, absent_peers(os.environ)
+    )
     for cell, why in refused:
         console.print(f"not run: {cell.name}: {why}", highlight=False, markup=False)
     steps, moments = plan_steps(options, cells)
@@ -89,6 +93,11 @@ def measured(
         "seconds": clock.monotonic() - start,
         "schedule": schedule.splitlines(),
         "refused": [{"cell": cell.name, "why": why} for cell, why in refused],
+        "peers": [
+            peer.to_dict(os.environ)
+            for name, peer in PEERS.items()
+            if any(cell.peer == name for cell in cells)
+        ],
         "passed": not failed,
         "failures": failed,
         "summary": [s.to_dict() for s in summary],

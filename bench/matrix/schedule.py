@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from durable_shuffle.bench.workloads.cases import FAULTS
+from durable_shuffle.bench.workloads.faults import FAULTS
 
 _EARLIEST, _LATEST = 0.25, 0.75
 

@@ -17,16 +17,15 @@ from typing import Any
 
 from durable_shuffle.bench.cluster.driver_process import DriverProcess
 from durable_shuffle.bench.cluster.faults import (
-    DASK_WORKER,
-    EXECUTOR,
     kill_driver,
     kill_one_executor,
     signal_session,
 )
 from durable_shuffle.bench.cluster.local_cluster import QUICK_JVMS, cluster_environment
 from durable_shuffle.bench.peers.damage import truncate_uncommitted
+from durable_shuffle.bench.peers.systems import PEERS
 from durable_shuffle.bench.workloads import orders
-from durable_shuffle.bench.workloads.cases import FAULTS
+from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.step import Step, store_folder
 from durable_shuffle.bench.workloads.task_log import ended, open_gate, read_lines
 from durable_shuffle.serialization.errors import UnavailableError
@@ -105,8 +104,7 @@ class SparkRunner:
         self._sessions += 1
         events, log = self._work / f"{name}.jsonl", self._work / f"{name}.log"
         listed = json.dumps([s.to_dict() for s in steps])
-        kind = "dask" if steps[0].session == "dask" else "spark"
-        module = f"durable_shuffle.bench.peers.{kind}_driver"
+        module = PEERS[steps[0].peer].driver
         command = [sys.executable, "-m", module, str(self._work), str(events), listed]
         environment = cluster_environment(self._work, os.environ, QUICK_JVMS)
         return DriverProcess(command, environment, events, log, self._clock)
@@ -172,7 +170,7 @@ class SparkRunner:
             run.victims = list(kill_driver(driver.process, self._clock))
         else:
             draw = random.Random(step.draw)
-            mark = DASK_WORKER if step.session == "dask" else EXECUTOR
+            mark = PEERS[step.peer].worker
             run.victims = [kill_one_executor(driver.process.pid, self._clock, draw, mark)]
         run.fault_at, run.evidence = self._clock.wall(), in_at
         open_gate(folder)

@@ -6,17 +6,10 @@ Colours and style classes are those of `jobs/reports/page.css`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from durable_shuffle.bench.peers.systems import PEERS
 from durable_shuffle.jobs.reports.page import Html, element
 
-PEER_COLOURS = {
-    "durable": "#0d9488",
-    "native": "#d97706",
-    "checkpoint": "#7c5cff",
-    "parquet": "#2f7ed8",
-    "dask": "#d1477f",
-    "celeborn": "#6d8f1f",
-}
-"""Readable on white and on near-black alike; pictures use them too."""
+PEER_COLOURS = {name: peer.colour for name, peer in PEERS.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from durable_shuffle.bench.pages.bars import PEER_COLOURS
-from durable_shuffle.bench.workloads.cases import FAULTS
+from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.jobs.reports.drawing import OUTCOME_COLOURS
 from durable_shuffle.jobs.reports.timeline import OUTCOMES, Timeline, rows_of_lane
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from durable_shuffle.bench.pages.bars import Amount, bar_chart
-from durable_shuffle.bench.workloads.cases import FAULTS, PEERS, WORKLOADS
+from durable_shuffle.bench.peers.systems import PEERS
+from durable_shuffle.bench.workloads.faults import FAULTS, WORKLOADS
 from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
 from durable_shuffle.jobs.reports.page import (
     Html,

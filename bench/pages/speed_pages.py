@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from durable_shuffle.bench.pages.bars import Amount, bar_chart
-from durable_shuffle.bench.workloads.cases import WORKLOADS
+from durable_shuffle.bench.workloads.faults import WORKLOADS
 from durable_shuffle.jobs.reports.page import code, element, heading, page, section, table
 from durable_shuffle.jobs.text import size
 

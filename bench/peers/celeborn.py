@@ -4,6 +4,7 @@ It is not started here: a server is a distribution of its own, and no package br
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 MASTER, CLIENT_JAR = "CELEBORN_MASTER", "CELEBORN_CLIENT_JAR"
 
@@ -18,8 +19,9 @@ def celeborn_missing(environment: Mapping[str, str]) -> str | None:
     )
 
 
-def celeborn_settings(environment: Mapping[str, str]) -> dict[str, str]:
+def celeborn_settings(environment: Mapping[str, str], work: Path) -> dict[str, str]:
     """Return Spark's settings by which shuffles go through the service."""
+    del work
     return {
         "spark.jars": environment[CLIENT_JAR],
         "spark.celeborn.master.endpoints": environment[MASTER],

@@ -22,12 +22,13 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle.bench.cluster.event_file import EventFile
 from durable_shuffle.bench.cluster.local_cluster import await_executors, start_cluster
-from durable_shuffle.bench.cluster.standalone import standalone
+from durable_shuffle.bench.cluster.standalone import LOOPBACK, standalone
 from durable_shuffle.bench.cluster.watching import watched
-from durable_shuffle.bench.peers.celeborn import celeborn_settings
 from durable_shuffle.bench.peers.damage import flip_bit
 from durable_shuffle.bench.peers.spark_peers import SETTINGS, Answer, run_workload
+from durable_shuffle.bench.peers.systems import DURABLE, PEERS
 from durable_shuffle.bench.workloads import orders
+from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
 from durable_shuffle.bench.workloads.task_log import prepare
 from durable_shuffle.jobs.deploy.ship import ship
@@ -50,13 +51,16 @@ _TWINS = {
 
 
 @contextmanager
-def session_settings(session: str, work: Path) -> Iterator[dict[str, str]]:
-    """Yield Spark's settings for a kind of session; what they name lives that long."""
-    if session == "twins":
-        with standalone(work, os.environ, SystemClock()) as cluster:
-            yield {**_TWINS, "spark.master": cluster.url}
-    else:
-        yield celeborn_settings(os.environ) if session == "celeborn" else {}
+def session_settings(step: Step, work: Path) -> Iterator[dict[str, str]]:
+    """Yield Spark's settings for the session of a step; what they name lives that long."""
+    peer, twins = PEERS[step.peer], FAULTS[step.fault].cluster == "twins"
+    settings = peer.settings(os.environ, work) | (_TWINS if twins else {})
+    hosts = LOOPBACK if twins else peer.hosts
+    if not hosts:
+        yield settings
+        return
+    with standalone(work, os.environ, SystemClock(), hosts) as cluster:
+        yield {**settings, "spark.master": cluster.url}
 
 
 class Driver:
@@ -83,7 +87,7 @@ class Driver:
         prepare(folder, step.run, step.gate)
         if step.fault == "F10":
             (folder / orders.TWIN).touch()
-        if step.fault == "F3" and step.peer != "durable":
+        if step.fault == "F3" and step.peer != DURABLE:
             (folder / orders.DIE).touch()
         context.setJobGroup(f"step-{step.number}", step.title)
         detected = None
@@ -165,7 +169,7 @@ def main(arguments: list[str]) -> None:
     work, events = Path(arguments[0]), Path(arguments[1])
     steps = [Step(**values) for values in json.loads(arguments[2])]
     pa.set_cpu_count(1)
-    with session_settings(steps[0].session, work) as settings:
+    with session_settings(steps[0], work) as settings:
         driver = Driver(work, events, settings, SystemClock())
         try:
             for step in steps:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from durable_shuffle.bench.peers.systems import DURABLE, PEERS
 from durable_shuffle.bench.peers.watched_storage import watched
 from durable_shuffle.bench.workloads.ledger import LedgerStep
 from durable_shuffle.bench.workloads.orders import TAKEN
@@ -50,7 +51,7 @@ def run_workload(
     workload, folder = WORKLOADS[step.workload], step.folder(work)
     source = spark.range(0, workload.maps, 1, workload.maps)
     mapper = map_function(step.workload, str(folder), step.seed, step.scale)
-    if step.peer == "durable":
+    if step.peer == DURABLE:
         policy: Any = "never" if again else "auto"
         token = folder / TAKEN
         with watched(folder, step.fault, step.job, token, step.draw):
@@ -59,7 +60,9 @@ def run_workload(
             )
         return _durable(durable, source, mapper, workload, step, folder, between)
     mapped = source.mapInArrow(mapper, workload.mapped)
-    handed = _handed_over(spark, mapped, workload, step.peer, folder / "hand-over")
+    hand_over = PEERS[step.peer].hand_over
+    assert hand_over is not None  # only this project has another way
+    handed = hand_over(mapped, workload, folder / "hand-over")
     if step.workload == "W5":
         handed.mapInArrow(ledger_function(step.workload, str(folder)), workload.reduced).toArrow()
         return Answer(_ledger(folder), None)
@@ -102,21 +105,6 @@ def _durable(
     )
     between()
     return Answer(frame.toArrow(), durable.report().total())
-
-
-def _handed_over(
-    spark: SparkSession, mapped: DataFrame, workload: Workload, peer: str, place: Path
-) -> DataFrame:
-    if peer == "parquet" and (place / "_SUCCESS").exists():
-        return spark.read.parquet(str(place))
-    shuffled = mapped.repartition(workload.reduces, workload.key)
-    if peer == "checkpoint":
-        spark.sparkContext.setCheckpointDir(str(place))
-        return shuffled.checkpoint()
-    if peer == "parquet":
-        shuffled.write.mode("overwrite").parquet(str(place))
-        return spark.read.parquet(str(place))
-    return shuffled
 
 
 def _ledger(folder: Path) -> pa.Table:

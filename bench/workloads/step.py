@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from durable_shuffle.bench.workloads.cases import FAULTS, Cell
+from durable_shuffle.bench.peers.systems import PEERS
+from durable_shuffle.bench.workloads.cases import Cell
+from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.workloads import WORKLOADS
 
 
@@ -42,9 +44,7 @@ class Step:
     @property
     def session(self) -> str:
         """Steps of different sessions need clusters with different settings."""
-        if self.peer in ("dask", "celeborn"):
-            return self.peer
-        return "twins" if self.fault == "F10" else "plain"
+        return f"{PEERS[self.peer].session} {FAULTS[self.fault].cluster}".strip()
 
     @property
     def gate(self) -> tuple[str, int] | None:

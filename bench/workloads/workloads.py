@@ -5,7 +5,7 @@ input and nothing has to be read from disk. Answers come from DuckDB over the sa
 TPC-H queries, has data and answers of its own (`demo/tpch_*`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,6 +172,3 @@ def all_input(workload: Workload, scale: float, seed: int) -> pa.Table:
         rows = workload.rows_of(scale, partition)
         parts += batches_of(workload.name, seed, partition, rows)
     return pa.Table.from_batches(parts)
-
-
-MapFunction = Callable[[Batches], Batches]

@@ -8,7 +8,9 @@ from durable_shuffle.bench.matrix.figures import Figures, failures, summaries
 from durable_shuffle.bench.matrix.matrix import RecoveryOptions, plan_steps
 from durable_shuffle.bench.matrix.schedule import moment, schedule_text
 from durable_shuffle.bench.matrix.spark_runner import next_session
-from durable_shuffle.bench.workloads.cases import FAULTS, PEERS, WORKLOADS, objection, plan_cells
+from durable_shuffle.bench.peers.systems import PEERS
+from durable_shuffle.bench.workloads.cases import objection, plan_cells
+from durable_shuffle.bench.workloads.faults import FAULTS, WORKLOADS
 from durable_shuffle.serialization.errors import InvalidInputError
 
 GOOD = Figures(

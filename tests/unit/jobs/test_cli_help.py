@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.bench.workloads.cases import FAULTS, WORKLOADS
+from durable_shuffle.bench.workloads.faults import FAULTS, WORKLOADS
 
 
 def test_bench_recovery_explains_its_names(run: Callable[..., Any]) -> None:

@@ -1,0 +1,89 @@
+"""Every system that is measured, in the order of tables and pages. Importing it needs no system.
+
+How to add a system:
+
+1. Add an entry to `PEERS` below. `Peer` says what each field means. The command line, its help, the
+   plan, tables, pages and pictures take names, colours, refusals and versions from here.
+2. If it runs on Spark: give the entry a `hand_over` (see `hand_overs.py`) or `settings` (see
+   `celeborn.py`), or both. `spark_driver.py` does the rest.
+   If it does not: write a driver, a module like `dask_driver.py`, and name it as `driver`. It is
+   run as `python -m <driver> WORK EVENTS STEPS_JSON` and appends JSON lines to EVENTS: `ready`
+   once, then per step `run`, `progress` and `done`. Its tasks make their rows with `batches_of`,
+   reduce them with `reduced`, and say so through a `TaskLog`: counts, moments of faults and
+   timelines come from these lines, for every system alike. The rows go to `result_file`.
+3. What it cannot do goes into `refuses`, with the reason. What a user must install or start goes
+   into `packages` or `missing`.
+"""
+
+from durable_shuffle.bench.cluster.faults import DASK_WORKER
+from durable_shuffle.bench.peers.celeborn import celeborn_missing, celeborn_settings
+from durable_shuffle.bench.peers.hand_overs import as_parquet, checkpointed, shuffled
+from durable_shuffle.bench.peers.peer import ON_STORAGE, Environment, Peer, all_faults_but
+
+_ALONE = {"F8": "two drivers share nothing that a late writer could touch"}
+
+DURABLE = "durable"
+"""This project; the one that all others are compared with."""
+
+_EVERY = (
+    Peer(
+        name=DURABLE,
+        title="this project: stages on storage",
+        colour="#0d9488",
+    ),
+    Peer(
+        name="native",
+        title="Spark's own shuffle",
+        colour="#d97706",
+        refuses={**ON_STORAGE, **_ALONE},
+        hand_over=shuffled,
+    ),
+    Peer(
+        name="checkpoint",
+        title="Spark's shuffle, then a reliable checkpoint()",
+        colour="#7c5cff",
+        refuses={**ON_STORAGE, **_ALONE},
+        hand_over=checkpointed,
+    ),
+    Peer(
+        name="parquet",
+        title="Spark's shuffle, then a Parquet table that a second run reads if it is complete",
+        colour="#2f7ed8",
+        refuses={**ON_STORAGE, **_ALONE},
+        hand_over=as_parquet,
+    ),
+    Peer(
+        name="dask",
+        title="Dask's peer-to-peer shuffle, two worker processes",
+        colour="#d1477f",
+        driver="durable_shuffle.bench.peers.dask_driver",
+        session="dask",
+        worker=DASK_WORKER,
+        refuses={
+            **all_faults_but(
+                ("F1", "F2"), "Dask has no driver, commit or storage that this fault is about"
+            ),
+            "W5": "not written for it: no ledger",
+        },
+        packages=("dask", "distributed"),
+    ),
+    Peer(
+        name="celeborn",
+        title="Spark with a remote shuffle service on this machine",
+        colour="#6d8f1f",
+        session="celeborn",
+        refuses={**ON_STORAGE, **_ALONE, "W5": "not written for it: no ledger"},
+        missing=celeborn_missing,
+        settings=celeborn_settings,
+        hand_over=shuffled,
+    ),
+)
+
+PEERS = {peer.name: peer for peer in _EVERY}
+OTHERS = tuple(name for name in PEERS if name != DURABLE)
+
+
+def absent_peers(environment: Environment) -> dict[str, str]:
+    """Return what is missing of each peer that cannot be measured on this machine."""
+    told = {name: peer.absent(environment) for name, peer in PEERS.items()}
+    return {name: why for name, why in told.items() if why is not None}

@@ -236,9 +236,9 @@ def bench_chaos(
 ) -> None:
     """Run the 22 queries of TPC-H while executors and drivers die.
 
-    An executor dies every few seconds and the driver three times. Ends with 1 if a row differs,
-    committed work ran again or a kill did not happen. The defaults take about 10 minutes on 2
-    cores, 4 GiB of memory and 1 GiB of disk.
+    An executor dies every few seconds and the driver three times. Spark alone runs them under the
+    same kills. Ends with 1 if a row differs, committed work ran again or a kill did not happen. The
+    defaults take about 10 minutes on 2 cores, 4 GiB of memory and 1 GiB of disk.
 
     \b
     Examples:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tpch_checks import check_query, with_tables
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.tpch.answers import Answers
 from durable_shuffle.bench.tpch.data import TpchFiles, generate_all
-from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
+from durable_shuffle.bench.tpch.queries import TPCH_QUERIES
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.base.settings import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
@@ -32,31 +32,11 @@ def answers(files: TpchFiles) -> Answers:
 
 @pytest.fixture
 def tpch(session: SparkSession, files: TpchFiles) -> SparkSession:
-    """A session with the eight tables and sort-merge joins, so that there are many cuts."""
-    for table in TPCH_TABLES:
-        session.read.parquet(str(files.folder / table)).createOrReplaceTempView(table)
-    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    session.conf.set("spark.sql.shuffle.partitions", "3")  # scale 0.01 is too little for more
-    return session
+    return with_tables(session, files)
 
 
 def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableShuffle:
     return DurableShuffle(session, root, job="tests", **options)  # type: ignore[arg-type]
-
-
-def check_query(tpch: SparkSession, root: str, answers: Answers, query: str) -> None:
-    settings = Settings(result_least_bytes=0)  # otherwise so little data would not be stored
-    durable = shuffle_of(tpch, root, settings=settings)
-    rows = durable.query(tpch.sql(TPCH_QUERIES[query])).collect()
-    assert answers.of(query)
-    assert answers.differing(query, rows) == 0
-    assert [tuple(r) for r in rows] == [tuple(r) for r in tpch.sql(TPCH_QUERIES[query]).collect()]
-    ran = durable.report().total()
-    assert ran["producers_run"] > 0
-    assert ran["native_exchanges"] == 0
-    again = shuffle_of(tpch, root, settings=settings)
-    assert again.query(tpch.sql(TPCH_QUERIES[query])).collect() == rows
-    assert again.report().total()["producers_run"] == 0
 
 
 @pytest.mark.parametrize("query", SAMPLE)

@@ -1,5 +1,6 @@
 """Whole queries whose driver dies: the next driver continues where it stopped."""
 
+import json
 import random
 import time
 from collections.abc import Callable
@@ -115,3 +116,25 @@ def test_chaos_whole(tmp_path: Path, seed: int) -> None:
         work=tmp_path / "work",
     )
     assert run_chaos(options, Console(stderr=True)) == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_chaos_beside_spark(tmp_path: Path, seed: int) -> None:
+    """Spark alone runs the same queries under the same kills, and both say what a kill costs."""
+    figures = tmp_path / "chaos.json"
+    options = ChaosOptions(
+        scale=0.01,
+        seed=seed,
+        every_seconds=2.0,
+        driver_kills=1,
+        queries=("q09", "q18", "q21"),
+        json_file=figures,
+        data=tmp_path / "data",
+        work=tmp_path / "work",
+    )
+    assert run_chaos(options, Console(stderr=True)) == 0
+    found = json.loads(figures.read_text())
+    assert set(found["lost_per_kill"]) == {"durable", "spark"}
+    killed = {one["shuffle"]: one["driver_kills"] for one in found["outcomes"] if one["kills"]}
+    assert killed == {"durable": 1, "spark": 1}

@@ -9,13 +9,13 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from durable_shuffle.serialization.errors import NotFoundError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock
 
-EXECUTOR, DASK_WORKER = "CoarseGrainedExecutorBackend", "multiprocessing.spawn"
+EXECUTOR = "CoarseGrainedExecutorBackend"
 """Part of the command line of a process that does tasks."""
 _DRIVER_JVM = "org.apache.spark.deploy.SparkSubmit"
 _POLL_SECONDS = 0.02
@@ -35,19 +35,28 @@ def session_processes(session: int) -> dict[int, str]:
 
 
 def kill_one_executor(
-    session: int, clock: Clock, draw: random.Random | None = None, mark: str = EXECUTOR
+    session: int,
+    clock: Clock,
+    draw: random.Random | None = None,
+    mark: str = EXECUTOR,
+    among: Collection[int] | None = None,
 ) -> int:
     """SIGKILL an executor of the session and return its pid once it is dead.
 
     Args:
         draw: chooses which; without it, it is the oldest.
         mark: part of an executor's command line.
+        among: processes that do tasks, where no mark tells them.
 
     Raises:
         NotFoundError: the session has no executor.
         UnavailableError: it would not die.
     """
-    executors = [p for p, command in session_processes(session).items() if mark in command]
+    executors = [
+        pid
+        for pid, command in session_processes(session).items()
+        if (mark in command if among is None else pid in among)
+    ]
     if not executors:
         raise NotFoundError(f"no executor process to kill: session={session}")
     # pids rise with age, if they have not wrapped
@@ -57,10 +66,15 @@ def kill_one_executor(
     return victim
 
 
-def kill_driver(process: subprocess.Popen[bytes], clock: Clock) -> tuple[int, ...]:
+def kill_driver(
+    process: subprocess.Popen[bytes], clock: Clock, *, jvm: bool = True
+) -> tuple[int, ...]:
     """SIGKILL the driver, its JVM too, and return their pids once both are dead.
 
     Its executors are left to notice by themselves; `end_session` waits for them.
+
+    Args:
+        jvm: it has one, as drivers of Spark have.
 
     Raises:
         NotFoundError: the driver has no JVM.
@@ -68,7 +82,7 @@ def kill_driver(process: subprocess.Popen[bytes], clock: Clock) -> tuple[int, ..
     """
     session = process.pid
     jvms = [p for p, command in session_processes(session).items() if _DRIVER_JVM in command]
-    if not jvms:
+    if jvm and not jvms:
         raise NotFoundError(f"no driver JVM to kill: session={session}")
     for pid in jvms:
         os.kill(pid, signal.SIGKILL)

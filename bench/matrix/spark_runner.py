@@ -15,13 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import durable_shuffle
 from durable_shuffle.bench.cluster.driver_process import DriverProcess
 from durable_shuffle.bench.cluster.faults import (
     kill_driver,
     kill_one_executor,
+    session_processes,
     signal_session,
 )
 from durable_shuffle.bench.cluster.local_cluster import QUICK_JVMS, cluster_environment
+from durable_shuffle.bench.matrix.task_history import attempts_of
 from durable_shuffle.bench.peers.damage import truncate_uncommitted
 from durable_shuffle.bench.peers.systems import PEERS
 from durable_shuffle.bench.workloads import orders
@@ -104,9 +107,12 @@ class SparkRunner:
         self._sessions += 1
         events, log = self._work / f"{name}.jsonl", self._work / f"{name}.log"
         listed = json.dumps([s.to_dict() for s in steps])
-        module = PEERS[steps[0].peer].driver
-        command = [sys.executable, "-m", module, str(self._work), str(events), listed]
+        peer = PEERS[steps[0].peer]
+        python = peer.python(os.environ)
+        command = [python, "-m", peer.driver, str(self._work), str(events), listed]
         environment = cluster_environment(self._work, os.environ, QUICK_JVMS)
+        if python != sys.executable:
+            environment["PYTHONPATH"] = str(self._this_package_alone())
         return DriverProcess(command, environment, events, log, self._clock)
 
     def _session(self, steps: Sequence[Step]) -> list[Run]:
@@ -167,11 +173,13 @@ class SparkRunner:
         if step.fault == "F8":
             run.victims = signal_session(driver.process.pid, signal.SIGSTOP)
         elif FAULTS[step.fault].second_run:
-            run.victims = list(kill_driver(driver.process, self._clock))
+            jvm = PEERS[step.peer].on_spark
+            run.victims = list(kill_driver(driver.process, self._clock, jvm=jvm))
         else:
-            draw = random.Random(step.draw)
-            mark = PEERS[step.peer].worker
-            run.victims = [kill_one_executor(driver.process.pid, self._clock, draw, mark)]
+            victim = self._killed_worker(step, driver)
+            if victim is None:
+                return False
+            run.victims = [victim]
         run.fault_at, run.evidence = self._clock.wall(), in_at
         open_gate(folder)
         if not FAULTS[step.fault].second_run:
@@ -180,6 +188,27 @@ class SparkRunner:
         done = "stopped" if step.fault == "F8" else "killed"
         self._tell(f"{step.title}: driver {done} after {run.seconds:.1f} s")
         return True
+
+    def _killed_worker(self, step: Step, driver: DriverProcess) -> int | None:
+        """Kill a process that does tasks; None if none has one under way just now."""
+        draw, session = random.Random(step.draw), driver.process.pid
+        mark = PEERS[step.peer].worker
+        if mark is not None:
+            return kill_one_executor(session, self._clock, draw, mark)
+        attempts = attempts_of(read_lines(step.folder(self._work)))
+        busy = {a.host for a in attempts if not a.ended} & set(session_processes(session))
+        if not busy:
+            return None
+        return kill_one_executor(session, self._clock, draw, among=busy)
+
+    def _this_package_alone(self) -> Path:
+        """Return a folder from which another Python imports this package, and nothing else."""
+        folder = self._work / "python-path"
+        folder.mkdir(exist_ok=True)
+        link = folder / durable_shuffle.__name__
+        if not link.is_symlink():
+            link.symlink_to(Path(durable_shuffle.__file__).parent)
+        return folder
 
     def _beside_a_zombie(
         self, run: Run, zombie: DriverProcess, by_number: Mapping[int, Step]

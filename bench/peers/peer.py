@@ -1,6 +1,6 @@
 """One system that is measured: all that the benchmark knows of it, in one value. Pure."""
 
-import importlib.metadata
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from durable_shuffle.bench.cluster.faults import EXECUTOR
 from durable_shuffle.bench.cluster.standalone import Host
+from durable_shuffle.bench.peers.installed import below, version
 from durable_shuffle.bench.workloads.faults import FAULTS
 
 if TYPE_CHECKING:
@@ -38,15 +39,23 @@ class Peer:
     colour: str
     """Of its bars: readable on white and on near-black alike."""
     driver: str = SPARK_DRIVER
-    """Module that works off steps; `dask_driver` is an example that has nothing of Spark."""
+    """Module that works off steps; `engine_driver` is for all that have nothing of Spark."""
     session: str = "plain"
     """Kind of driver process: steps of one kind may share one."""
-    worker: str = EXECUTOR
-    """Part of the command line of the processes that run tasks: F1 and F2 kill one of them."""
+    worker: str | None = EXECUTOR
+    """Part of the command line of the processes that run tasks: F1 and F2 kill one of them. None:
+    one that has a task under way, by the tasks' own lines."""
     refuses: Mapping[str, str] = field(default_factory=dict)
     """Name of a fault or workload that makes no sense with it -> why, a sentence."""
     packages: tuple[str, ...] = ("pyspark",)
     """Distributions that it needs: what is missing is said, and versions are shown."""
+    install: str = "pip install 'durable-shuffle[bench]'"
+    """How to get them."""
+    too_new: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Package -> first version of it with which this peer does not start."""
+    python_variable: str | None = None
+    """Environment variable with the path of another Python, for packages that cannot be installed
+    beside those of other peers. It needs numpy and pyarrow besides."""
     missing: Callable[[Environment], str | None] = lambda _: None
     """What else is missing on this machine, a sentence that says what to do; None: nothing."""
     version: Callable[[Environment], str | None] = lambda _: None
@@ -58,16 +67,39 @@ class Peer:
     hand_over: HandOver | None = None
     """How rows get from map to reduce tasks on Spark. None: the driver has a way of its own."""
 
+    @property
+    def on_spark(self) -> bool:
+        return self.driver == SPARK_DRIVER
+
+    def python(self, environment: Environment) -> str:
+        """Return the Python that runs its driver."""
+        named = environment.get(self.python_variable) if self.python_variable else None
+        return named or sys.executable
+
     def absent(self, environment: Environment) -> str | None:
         """Return why it cannot be measured on this machine, or None if it can."""
-        gone = [name for name in self.packages if _version(name) is None]
+        python = self.python(environment)
+        if not Path(python).is_file():
+            return f"{self.python_variable} names no Python: {python}"
+        gone = [name for name in self.packages if version(name, python) is None]
         if gone:
-            return f"not installed: {', '.join(gone)}: pip install 'durable-shuffle[bench]'"
+            return f"not installed: {', '.join(gone)}: {self.install}{self._elsewhere()}"
+        for name, limit in self.too_new.items():
+            found = version(name, python)
+            if found is not None and not below(found, limit):
+                wanted = ".".join(map(str, limit))
+                return f"does not start with {name} {found}: '{name}<{wanted}'{self._elsewhere()}"
         return self.missing(environment)
+
+    def _elsewhere(self) -> str:
+        if self.python_variable is None:
+            return ""
+        return f"; {self.python_variable}=<path> names another Python that has it"
 
     def versions(self, environment: Environment) -> str:
         """Return what is measured, in one line."""
-        found = [f"{name} {_version(name)}" for name in self.packages]
+        python = self.python(environment)
+        found = [f"{name} {version(name, python)}" for name in self.packages]
         more = self.version(environment)
         return ", ".join([*found, *([more] if more else [])])
 
@@ -84,10 +116,3 @@ def all_faults_but(names: Iterable[str], why: str) -> dict[str, str]:
     """Return refusals of every fault that is not named; F0 never is refused."""
     kept = {"F0", *names}
     return {name: why for name in FAULTS if name not in kept}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -6,19 +6,21 @@ How to add a system:
    plan, tables, pages and pictures take names, colours, refusals and versions from here.
 2. If it runs on Spark: give the entry a `hand_over` (see `hand_overs.py`) or `settings` (see
    `celeborn.py`), or both. `spark_driver.py` does the rest.
-   If it does not: write a driver, a module like `dask_driver.py`, and name it as `driver`. It is
-   run as `python -m <driver> WORK EVENTS STEPS_JSON` and appends JSON lines to EVENTS: `ready`
-   once, then per step `run`, `progress` and `done`. Its tasks make their rows with `batches_of`,
-   reduce them with `reduced`, and say so through a `TaskLog`: counts, moments of faults and
-   timelines come from these lines, for every system alike. The rows go to `result_file`.
+   If it does not: add it to `other_engines.py`, and a module `engines/on_<name>.py` that starts it
+   and runs a `Job` (see `engines/workload.py`). `engine_driver.py` does the rest.
+   A driver of your own is run as `python -m <driver> WORK EVENTS STEPS_JSON` and appends JSON lines
+   to EVENTS: `ready` once, then per step `run`, `progress` and `done`. Its tasks make their rows
+   with `batches_of`, reduce them with `reduced`, and say so through a `TaskLog`: counts, moments of
+   faults and timelines come from these lines, for every system alike. The rows go to
+   `result_file`.
 3. What it cannot do goes into `refuses`, with the reason. What a user must install or start goes
    into `packages` or `missing`.
 """
 
-from durable_shuffle.bench.cluster.faults import DASK_WORKER
 from durable_shuffle.bench.peers.celeborn import celeborn_missing, celeborn_settings
 from durable_shuffle.bench.peers.hand_overs import as_parquet, checkpointed, shuffled
-from durable_shuffle.bench.peers.peer import ON_STORAGE, Environment, Peer, all_faults_but
+from durable_shuffle.bench.peers.other_engines import ENGINES
+from durable_shuffle.bench.peers.peer import ON_STORAGE, Environment, Peer
 
 _ALONE = {"F8": "two drivers share nothing that a late writer could touch"}
 
@@ -53,21 +55,6 @@ _EVERY = (
         hand_over=as_parquet,
     ),
     Peer(
-        name="dask",
-        title="Dask's peer-to-peer shuffle, two worker processes",
-        colour="#d1477f",
-        driver="durable_shuffle.bench.peers.dask_driver",
-        session="dask",
-        worker=DASK_WORKER,
-        refuses={
-            **all_faults_but(
-                ("F1", "F2"), "Dask has no driver, commit or storage that this fault is about"
-            ),
-            "W5": "not written for it: no ledger",
-        },
-        packages=("dask", "distributed"),
-    ),
-    Peer(
         name="celeborn",
         title="Spark with a remote shuffle service on this machine",
         colour="#6d8f1f",
@@ -77,6 +64,7 @@ _EVERY = (
         settings=celeborn_settings,
         hand_over=shuffled,
     ),
+    *ENGINES,
 )
 
 PEERS = {peer.name: peer for peer in _EVERY}

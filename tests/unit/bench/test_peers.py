@@ -50,7 +50,7 @@ def test_what_an_entry_refuses_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_package_that_is_missing_is_named() -> None:
     """Also what a peer needs besides packages, and versions of what is there."""
-    gone = replace(PEERS["dask"], packages=("dask", "no-such-system"))
+    gone = replace(PEERS["native"], packages=("pyspark", "no-such-system"))
     assert gone.absent({}) == (
         "not installed: no-such-system: pip install 'durable-shuffle[bench]'"
     )

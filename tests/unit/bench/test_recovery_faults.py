@@ -113,3 +113,15 @@ def test_nothing_to_kill_is_an_error() -> None:
         process.wait()
         end_session(process.pid, SystemClock(), patience_seconds=0.0)
     assert os.getpid() not in session_processes(process.pid)
+
+
+def test_workers_without_a_mark_are_named(two_sessions: Sessions) -> None:
+    """Of the processes named, one of this session dies; a driver without a JVM dies alone."""
+    ours, others = two_sessions
+    before = _words(others.pid)
+    named = [p for p in session_processes(ours.pid) if p != ours.pid][:1]
+    pid = kill_one_executor(ours.pid, SystemClock(), among=[*named, *session_processes(others.pid)])
+    assert [pid] == named
+    assert _words(others.pid) == before
+    kill_driver(ours, SystemClock(), jvm=False)
+    assert ours.returncode == -signal.SIGKILL

@@ -108,6 +108,7 @@ def readers(stage: StageHandle, ids: SeededIds) -> Iterator[Iterator[pa.RecordBa
         yield iter(view)
 
 
+@pytest.mark.requirement("R-F135-30")
 def test_every_reader_refuses_them(forged: StageHandle, bomb: str, ids: SeededIds) -> None:
     """The error names segment and offset; no memory is taken for the frame."""
     said, limit = REFUSED[bomb]

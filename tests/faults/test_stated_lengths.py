@@ -91,6 +91,7 @@ READERS: dict[str, Read] = {
 }
 
 
+@pytest.mark.requirement("R-F135-30")
 @pytest.mark.parametrize("reader", sorted(READERS))
 def test_a_reader_holds_a_piece(reader: str, tmp_path: Path, ids: SeededIds) -> None:
     """An extent of 8 GiB without bytes: the segment is named, some pieces are held."""
@@ -161,6 +162,7 @@ def test_a_copy_for_a_repair_is_read_in_pieces(
     assert (repaired.outcome, repaired.run_again) == ("run again", (0,))
 
 
+@pytest.mark.requirement("R-F135-30")
 def test_the_length_of_an_index_is_limited(
     tmp_path: Path, ids: SeededIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +193,7 @@ def test_the_length_of_a_slice_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
         parse_entry(data[40:76], 0, key="i", partitions=1, producers=1)
 
 
+@pytest.mark.requirement("R-F135-30")
 def test_the_length_of_a_state_is_limited() -> None:
     """A record cannot name a consumer's state over the limit."""
     StateRef("job/state", MAX_WHOLE_BYTES, bytes(32))

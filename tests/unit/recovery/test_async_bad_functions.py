@@ -36,6 +36,7 @@ def bad_results(fn: Any, **options: Any) -> list[Any]:
     return list(one_by_one(lambda: AsyncOperator(fn, 1, **options), ["x"]))
 
 
+@pytest.mark.requirement("R-F232-4")
 def test_function_that_never_answers_is_ended_by_its_deadline() -> None:
     """For each kind of function; a thread that cannot be stopped is not waited for."""
 

@@ -45,6 +45,7 @@ def silent(attempts: Attempts, now: float) -> list[str]:
     return [task for (task, _), _ in attempts.silent(now)]
 
 
+@pytest.mark.requirement("R-ARR-17")
 def test_a_silent_attempt_is_found_once(attempts: Attempts) -> None:
     """The others said something; a late word of the lost one does not count."""
     now = 0.0

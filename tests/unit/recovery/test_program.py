@@ -24,6 +24,7 @@ def step(attempt: Attempt, fruitless: int = 0) -> Again | Stop:
     return next_step(attempt, fruitless, BACKOFF, lambda: 0.0)
 
 
+@pytest.mark.requirement("R-ARR-12")
 @pytest.mark.parametrize(
     ("attempt", "code"),
     [
@@ -68,6 +69,7 @@ def test_what_is_tried_again(attempt: Attempt) -> None:
     assert step(attempt) == Again(5.0, 1)
 
 
+@pytest.mark.requirement("R-ARR-19")
 def test_attempts_that_store_nothing_are_counted_and_others_are_not() -> None:
     """With two retries the third fruitless attempt is the last; progress begins the count anew."""
     killed = Attempt(-9, gained=False)

@@ -238,6 +238,7 @@ def hear_all(storage: Any) -> list[TaskPhase]:
     return found
 
 
+@pytest.mark.requirement("R-ARR-16")
 def test_the_last_word_is_written_before_the_line_ends(seed: int) -> None:
     """Also on a storage whose writes fail."""
     flaky = Flaky(MemoryStorage(), random.Random(seed))

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from pipelines import until
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle, Settings
@@ -88,3 +89,18 @@ def test_checkpoint_and_its_older_name_share_stages(session: SparkSession, root:
     assert df.transform(shuffle.checkpoint).count() == df.transform(shuffle.durable).count() == 20
     assert df.transform(shuffle.repartition, 2, "id").rdd.getNumPartitions() == 2
     assert [stage.decision for stage in shuffle.report().stages] == ["fresh", "reuse", "fresh"]
+
+
+def test_sparks_ui_and_listeners_see_the_stages_name(session: SparkSession, root: str) -> None:
+    """As the description of the job that runs the map tasks; the next job has its own again."""
+    jobs = session.sparkContext._jsc.sc().statusStore()  # what the UI shows, with or without one
+
+    def newest() -> str:
+        description = jobs.jobsList(None).head().description()
+        return str(description.get()) if description.isDefined() else ""
+
+    with DurableShuffle(session, root, job="shown") as shuffle:
+        shuffle.repartition(session.range(10), 2, "id", name="by_id")
+        until(lambda: "by_id" in newest(), "Spark heard of the job")  # listeners come later
+        session.range(10).count()
+        until(lambda: "by_id" not in newest(), "Spark heard of the next job")

@@ -34,10 +34,11 @@ def test_settings_and_options_exist(path: Any) -> None:
         assert set(re.findall(r"--[\w-]+", call)) <= options, call
 
 
-def test_every_recipe_is_named_on_the_page() -> None:
+def test_every_recipe_is_named_on_a_page() -> None:
     """A file that no page names is not found."""
-    page = (ROOT / "docs" / "platforms.md").read_text()
-    assert [path.name for path in FILES if path.name not in page] == []
+    pages = [ROOT / "docs" / "platforms.md", *(ROOT / "docs" / "platforms").iterdir()]
+    text = "".join(path.read_text() for path in pages)
+    assert [path.name for path in RECIPES.iterdir() if f"`{path.name}" not in text] == []
 
 
 def test_kubernetes_files_are_what_they_say() -> None:
@@ -57,6 +58,12 @@ def test_kubernetes_files_are_what_they_say() -> None:
     assert set(rule["onExitCodes"]["values"]) == FINAL
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never", "the policy needs it"
     assert container["command"][-1] == "--"
+    assert spec["executor"]["serviceAccount"] == spec["driver"]["serviceAccount"]
+    account = job["spec"]["template"]["spec"]["serviceAccountName"]
+    executors = "--conf=spark.kubernetes.authenticate.executor.serviceAccountName="
+    assert f"{executors}{account}" in container["args"]
+    used = set(re.findall(r"\$\((\w+)\)", " ".join(container["args"])))
+    assert used == {variable["name"] for variable in container["env"]}
 
 
 def test_schedulers_do_not_retry_what_is_final() -> None:
@@ -73,6 +80,26 @@ def test_schedulers_do_not_retry_what_is_final() -> None:
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(RECIPES / "nightly.service")
     assert set(map(int, unit["Service"]["RestartPreventExitStatus"].split())) == FINAL
+
+
+def test_the_dbt_project_has_the_models_that_the_program_computes() -> None:
+    """References lead to models, tests to columns, and one model is durable."""
+    project = RECIPES / "dbt"
+    settings = yaml.safe_load((project / "dbt_project.yml").read_text())
+    profiles = yaml.safe_load((project / "profiles.yml").read_text())
+    profile = profiles[settings["profile"]]
+    assert profile["outputs"][profile["target"]]["method"] == "session"
+    assert settings["models"][settings["name"]]["+materialized"] == "view"
+    models = {path.stem: path.read_text() for path in (project / "models").glob("*.sql")}
+    for text in models.values():
+        assert set(re.findall(r'ref\("(\w+)"\)', text)) <= set(models)
+    described = yaml.safe_load((project / "models" / "schema.yml").read_text())["models"]
+    assert [model["name"] for model in described] == [
+        name for name, text in models.items() if '"durable": true' in text
+    ]
+    program = (RECIPES / "dbt_nightly.py").read_text()
+    assert f'"{project.name}"' in program
+    assert 'meta.get("durable")' in program
 
 
 def test_the_command_says_the_same_exit_codes() -> None:

@@ -1,12 +1,15 @@
-"""The recipes of schedulers, run by the real ones: a task that is killed and retried goes on.
+"""The recipes of schedulers and dbt, run by the real ones: what is killed and retried goes on.
 
-Each scheduler is installed from PyPI into an environment of its own beside .venv, once.
+Each is installed from PyPI into an environment of its own beside .venv, once.
 """
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,17 +28,66 @@ CASES = {
 }
 
 
-def environment(name: str, package: str) -> Path:
-    """The `bin` folder of the scheduler's own environment; skips the test without a network."""
+def environment(name: str, *packages: str) -> Path:
+    """The `bin` folder of an environment with these packages; skips the test without a network."""
     folder = ROOT / f".venv-{name}"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        install = [folder / "bin" / "pip", "install", "--quiet", package]
+        install = [folder / "bin" / "pip", "install", "--quiet", *packages]
         done = subprocess.run(install, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"{package} cannot be installed: {done.stderr[-300:]}")
+            pytest.skip(f"{packages} cannot be installed: {done.stderr[-300:]}")
         (folder / "ready").touch()
     return folder / "bin"
+
+
+def dbt_beside_spark() -> Path:
+    """A Python that has dbt, and after it everything that the tests' own Python has."""
+    python = environment("dbt", "dbt-core>=1.9,<1.12", "dbt-spark>=1.9,<2") / "python"
+    script = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    its = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout
+    ours = sysconfig.get_paths()["purelib"]
+    Path(its.strip(), "zz_spark.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    return python
+
+
+def write_orders(folder: Path) -> None:
+    """Write one file per map task."""
+    folder.mkdir()
+    for number in range(FILES):
+        customers = [(number * 7 + row) % 11 for row in range(ROWS)]
+        pq.write_table(pa.table({"customer": customers}), folder / f"{number}.parquet")
+
+
+def counted_right(folder: Path) -> bool:
+    """Compare what a recipe wrote with what its orders say."""
+    counts = pq.read_table(folder).to_pydict()
+    expected = [0] * 11
+    for number in range(FILES):
+        for index in range(ROWS):
+            expected[(number * 7 + index) % 11] += 1
+    return dict(zip(counts["customer"], counts["orders"], strict=True)) == dict(enumerate(expected))
+
+
+def settings_for(folder: Path) -> list[str]:
+    """Return the settings of a run that stores below `folder`, as for spark-submit."""
+    settings = {
+        "spark.durableShuffle.url": folder / "data",
+        "spark.durableShuffle.job": "nightly",
+        "spark.master": "local[1]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.files.openCostInBytes": "134217728",  # one file is one map task
+        "spark.sql.warehouse.dir": folder / "warehouse",
+    }
+    return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+
+
+def stored(folder: Path) -> int:
+    """How many map tasks have committed."""
+    return len(list((folder / "data").glob(f"nightly/*/producers/p*/{0:010d}")))
 
 
 @pytest.mark.soak
@@ -45,24 +97,11 @@ def test_a_killed_task_is_retried_and_goes_on(name: str, tmp_path: Path) -> None
     """SIGKILL of the task's whole driver in mid map side; the retry runs the map tasks left."""
     package, recipe = CASES[name]
     programs = environment(name, package)
-    (tmp_path / "in").mkdir()
-    for number in range(FILES):
-        customers = [(number * 7 + row) % 11 for row in range(ROWS)]
-        pq.write_table(pa.table({"customer": customers}), tmp_path / "in" / f"{number}.parquet")
-    settings = {
-        "spark.durableShuffle.url": tmp_path / "data",
-        "spark.durableShuffle.job": "nightly",
-        "spark.master": "local[1]",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "3",
-        "spark.sql.files.openCostInBytes": "134217728",  # one file is one map task
-    }
+    write_orders(tmp_path / "in")
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [sys.executable, "-m", "durable_shuffle.jobs.cli", "run", "--max-retries", "0", "--"]
-    command += [submit, *(word for k, v in settings.items() for word in ("--conf", f"{k}={v}"))]
-    command += [ROOT / "recipes" / "nightly.py", tmp_path / "in", tmp_path / "out"]
+    command += [submit, *settings_for(tmp_path), ROOT / "recipes" / "nightly.py"]
+    command += [tmp_path / "in", tmp_path / "out"]
     env = {
         **os.environ,
         "NIGHTLY_COMMAND": " ".join(map(str, command)),
@@ -86,24 +125,68 @@ def test_a_killed_task_is_retried_and_goes_on(name: str, tmp_path: Path) -> None
             stderr=log,
             start_new_session=True,
         )
-    slots = f"nightly/*/producers/p*/{0:010d}"
-    stored = lambda: len(list((tmp_path / "data").glob(slots)))  # noqa: E731
-    until(lambda: scheduler.poll() is not None or stored() >= 5, "five map tasks")
+    until(lambda: scheduler.poll() is not None or stored(tmp_path) >= 5, "five map tasks")
     assert scheduler.poll() is None, (tmp_path / "log").read_text()[-3000:]
     kill_driver(str(tmp_path / "out"), scheduler.pid)
-    kept = stored()
+    kept = stored(tmp_path)
     assert 5 <= kept < FILES, "the driver was too quick"
     assert scheduler.wait() == 0, (tmp_path / "log").read_text()[-3000:]
-    text = (tmp_path / "log").read_text()
-    (row,) = (line.split() for line in text.splitlines() if line.startswith("query-"))
+    went_on(tmp_path / "log", kept)
+    assert counted_right(tmp_path / "out")
+
+
+def went_on(log: Path, kept: int) -> None:
+    """The report of the run that was not killed names what it ran and what it found."""
+    reported = (line.split() for line in log.read_text().splitlines() if line.startswith("query-"))
+    row = next(row for row in reported if int(row[4]) + int(row[5]) == FILES)
     assert (row[1], row[4], row[5]) == ("resume", str(FILES - kept), str(kept))
-    counts = pq.read_table(tmp_path / "out").to_pydict()
-    expected = [0] * 11
-    for number in range(FILES):
-        for index in range(ROWS):
-            expected[(number * 7 + index) % 11] += 1
-    found = dict(zip(counts["customer"], counts["orders"], strict=True))
-    assert found == dict(enumerate(expected))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_dbt_project_goes_on(tmp_path: Path) -> None:
+    """SIGKILL of dbt with Spark in its process; the next run computes only what is missing.
+
+    A table model in the block is refused: its CREATE TABLE AS cannot be resumed.
+    """
+    python = dbt_beside_spark()
+    write_orders(tmp_path / "in")
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    env = {
+        **os.environ,
+        "PYTHONPATH": "",
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*settings_for(tmp_path), "pyspark-shell"]),
+        "DBT_SEND_ANONYMOUS_USAGE_STATS": "0",
+        "DBT_USE_COLORS": "0",
+    }
+    program = tmp_path / "recipes" / "dbt_nightly.py"
+
+    def start(log: Path) -> "subprocess.Popen[bytes]":
+        command = [python, program, tmp_path / "in", tmp_path / "out"]
+        with log.open("w") as said:
+            return subprocess.Popen(
+                command, env=env, stdout=said, stderr=said, cwd=tmp_path, start_new_session=True
+            )
+
+    first = start(tmp_path / "first")
+    until(lambda: first.poll() is not None or stored(tmp_path) >= 5, "five map tasks")
+    assert first.poll() is None, (tmp_path / "first").read_text()[-3000:]
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    kept = stored(tmp_path)
+    assert 5 <= kept < FILES, "the driver was too quick"
+    second = start(tmp_path / "second")
+    assert second.wait() == 0, (tmp_path / "second").read_text()[-3000:]
+    went_on(tmp_path / "second", kept)
+    assert counted_right(tmp_path / "out" / "order_counts")
+
+    program.write_text(program.read_text().replace('dbt("test", source)', 'dbt("run", source)'))
+    project = tmp_path / "recipes" / "dbt" / "dbt_project.yml"
+    project.write_text(project.read_text().replace("materialized: view", "materialized: table"))
+    third = start(tmp_path / "third")
+    assert third.wait() != 0
+    assert "CreateTableAsSelect: this SQL statement runs" in (tmp_path / "third").read_text()
 
 
 def kill_driver(mark: str, scheduler: int) -> None:

@@ -52,6 +52,23 @@ def kill_one_executor(
         NotFoundError: the session has no executor.
         UnavailableError: it would not die.
     """
+    victim = choose_executor(session, draw, mark, among)
+    os.kill(victim, signal.SIGKILL)
+    _await_gone(lambda: victim in session_processes(session), f"executor pid={victim}", clock)
+    return victim
+
+
+def choose_executor(
+    session: int,
+    draw: random.Random | None = None,
+    mark: str = EXECUTOR,
+    among: Collection[int] | None = None,
+) -> int:
+    """Return the process of an executor of the session; arguments as for `kill_one_executor`.
+
+    Raises:
+        NotFoundError: the session has no executor.
+    """
     executors = [
         pid
         for pid, command in session_processes(session).items()
@@ -60,10 +77,7 @@ def kill_one_executor(
     if not executors:
         raise NotFoundError(f"no executor process to kill: session={session}")
     # pids rise with age, if they have not wrapped
-    victim = min(executors) if draw is None else draw.choice(sorted(executors))
-    os.kill(victim, signal.SIGKILL)
-    _await_gone(lambda: victim in session_processes(session), f"executor pid={victim}", clock)
-    return victim
+    return min(executors) if draw is None else draw.choice(sorted(executors))
 
 
 def kill_driver(

@@ -15,7 +15,6 @@ from durable_shuffle.bench.cluster.faults import end_session
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock
 
-_MEMORY = "1g"
 _START_SECONDS, _END_SECONDS = 120.0, 20.0
 _POLL_SECONDS = 0.05
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -29,6 +28,8 @@ class Host(NamedTuple):
     prefix: tuple[str, ...] = ()
     """Command that starts the worker's own, for example in another namespace."""
     cores: int = 1
+    memory: str = "1g"
+    """Of all its executors together."""
 
 
 LOOPBACK = (Host("127.0.0.2"), Host("127.0.0.3"))
@@ -92,7 +93,7 @@ def standalone(
         start(Host(master), _MASTER, "--port", str(port))
         _await_port(master, port, started[0], clock)  # a worker that comes first waits for long
         for number, host in enumerate(hosts):
-            limits = ("--cores", str(host.cores), "--memory", _MEMORY)
+            limits = ("--cores", str(host.cores), "--memory", host.memory)
             start(host, _WORKER, *limits, "--work-dir", str(work / f"worker-{number}"), url)
         yield Standalone(url, started[1:])
     finally:

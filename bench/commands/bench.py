@@ -61,7 +61,7 @@ def bench_recovery(
     *,
     workload: Workloads = "W4",
     fault: Annotated[
-        str, typer.Option(help="F1 to F10, with commas; F0, no fault, always runs.")
+        str, typer.Option(help="F1 to F11, with commas; F0, no fault, always runs.")
     ] = "F0,F2,F4",
     against: Against = "native",
     scale: Annotated[float, typer.Option(min=0.001, help="1 is about a gigabyte.")] = 0.5,
@@ -99,6 +99,15 @@ def bench_recovery(
       F8   the driver is stopped, replaced, and resumed
       F9   disk full while a segment is written
       F10  a speculative twin of a map task
+      F11  an executor is decommissioned among the reduce tasks
+
+    Systems for --against: native, ess, fallback, buckets, checkpoint and parquet are Spark's
+    own ways, dask to polars other engines from PyPI. celeborn, celeborn-2 (two copies) and
+    uniffle are services that you run, named by environment variables:
+    CELEBORN_MASTER=<host>:<port>, CELEBORN_CLIENT_JAR=<jar>, CELEBORN_METRICS=<addresses of the
+    workers' Prometheus pages>, and for another shuffle manager's class
+    CELEBORN_SHUFFLE_MANAGER; for Uniffle UNIFFLE_COORDINATOR and the like. A system that fails
+    is left out with the reason. To add one, see bench/peers/systems.py.
 
     \b
     Examples:
@@ -106,6 +115,7 @@ def bench_recovery(
       durable-shuffle bench recovery
       durable-shuffle bench recovery --workload W4,W5 --fault F1,F2,F3,F4 --rounds 3 --seed 7
       durable-shuffle bench recovery --against native,checkpoint,parquet --html recovery.html
+      durable-shuffle bench recovery --fault F2,F11 --against native,ess,fallback,buckets
     """
     with Call("", as_json=json_file == STDOUT, debug=debug) as call:
 

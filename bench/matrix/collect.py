@@ -5,6 +5,7 @@ from pathlib import Path
 
 from durable_shuffle.bench.cluster.storage_counts import reruns
 from durable_shuffle.bench.matrix.figures import Figures
+from durable_shuffle.bench.matrix.given_up import calm_job
 from durable_shuffle.bench.matrix.spark_runner import Run
 from durable_shuffle.bench.matrix.task_history import (
     Attempt,
@@ -15,6 +16,7 @@ from durable_shuffle.bench.matrix.task_history import (
     moved,
     timeline,
 )
+from durable_shuffle.bench.peers.systems import PEERS
 from durable_shuffle.bench.peers.watched_storage import operations
 from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.oracle import Oracle
@@ -26,9 +28,6 @@ from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.layout import slot_name
 from durable_shuffle.shuffle.log.stage import open_stage
 from durable_shuffle.shuffle.storage.open import open_storage
-
-_KEPT = ("checkpoint", "parquet")
-"""Peers that leave a hand-over in their folder."""
 
 
 def collect(
@@ -42,7 +41,7 @@ def collect(
     figures, timelines = [], {}
     for job, found in by_job.items():
         step = found[0].step
-        calm = Step(**{**step.to_dict(), "fault": "F0", "run": 1}).job
+        calm = calm_job(step)
         figures.append(_figures(work, found, by_job[calm], attempts[job], attempts[calm], oracle))
         timelines[job] = _timeline(found, attempts[job])
     return figures, timelines
@@ -97,7 +96,13 @@ def _figures(
         orphan_bytes=_orphan_bytes(work, step),
         committed_again=_committed_again(work, step, last) if durable else 0,
         detected=last.detected,
+        taken_in=_taken_in(runs),
     )
+
+
+def _taken_in(runs: Sequence[Run]) -> int | None:
+    found = [run.taken_in for run in runs if run.taken_in is not None]
+    return sum(found) if len(found) == len(runs) else None
 
 
 def _fired(work: Path, run: Run, attempts: Sequence[Attempt]) -> bool:
@@ -120,15 +125,10 @@ def _orphan_bytes(work: Path, step: Step) -> int | None:
         storage = open_storage(str(store_folder(work)))
         stages = [open_stage(storage, path) for path in read_job(storage, step.job).order]
         return sum(int(stage_details(s, released=False)["uncommitted_bytes"]) for s in stages)
-    if step.peer not in _KEPT:
+    stale = PEERS[step.peer].stale
+    if stale is None:
         return None
-    files = [p for p in (step.folder(work) / "hand-over").rglob("*") if p.is_file()]
-    if step.peer == "parquet":
-        stale = [p for p in files if "_temporary" in p.parts]
-    else:  # each checkpoint has a folder; only the newest one is read
-        newest = max((p.parent for p in files), key=lambda d: d.stat().st_mtime, default=None)
-        stale = [p for p in files if p.parent != newest]
-    return sum(p.stat().st_size for p in stale)
+    return sum(p.stat().st_size for p in stale(step.folder(work) / "hand-over"))
 
 
 def _committed_again(work: Path, step: Step, last: Run) -> int:

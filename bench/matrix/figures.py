@@ -53,6 +53,8 @@ class Figures:
     """Durable: attempts that wrote although a COMMIT existed, counted from storage."""
     detected: str | None
     """The error by which damage was noticed."""
+    taken_in: int | None = None
+    """Bytes that a shuffle service took in, by its own count."""
 
     @property
     def cell(self) -> Cell:

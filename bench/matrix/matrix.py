@@ -13,6 +13,7 @@ from rich.console import Console
 from durable_shuffle.bench.machine import machine_text
 from durable_shuffle.bench.matrix.collect import collect
 from durable_shuffle.bench.matrix.figures import Figures, failures, summaries
+from durable_shuffle.bench.matrix.given_up import kept_runs, unproven
 from durable_shuffle.bench.matrix.schedule import Moment, moment, schedule_text
 from durable_shuffle.bench.matrix.spark_runner import SparkRunner
 from durable_shuffle.bench.peers.systems import PEERS, absent_peers
@@ -56,12 +57,17 @@ def measured(
     cells, refused = plan_cells(
         options.workloads, options.faults, options.peers, absent_peers(os.environ)
     )
-    for cell, why in refused:
-        console.print(f"not run: {cell.name}: {why}", highlight=False, markup=False)
+    left_out = [(cell.name, why) for cell, why in refused]
+
+    def tell(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    for name, why in left_out:
+        tell(f"not run: {name}: {why}")
     steps, moments = plan_steps(options, cells)
     schedule = schedule_text(options.seed, moments)
     if any(cell.fault != "F0" for cell in cells):
-        console.print(schedule, highlight=False, markup=False)
+        tell(schedule)
     start, date = clock.monotonic(), clock.wall()
     with ExitStack() as stack:
         work = options.work
@@ -72,11 +78,20 @@ def measured(
             work = Path(stack.enter_context(temporary))
         work.mkdir(parents=True, exist_ok=True)
         work = work.resolve()
-        runner = SparkRunner(
-            work, clock, lambda line: console.print(line, highlight=False, markup=False)
-        )
-        runs = runner.run(steps)
+        results = SparkRunner(work, clock, tell).run(steps)
+        runs, failed_runs = kept_runs(steps, results)
         figures, timelines = collect(work, runs, Oracle(options.scale, options.seed))
+    proven = []
+    for f in figures:
+        doubt = unproven(f, has_service=PEERS[f.peer].taken_in is not None)
+        if doubt is None:
+            proven.append(f)
+        else:
+            failed_runs.append((f"{f.cell.name}, round {f.round}", doubt))
+    figures = proven
+    for name, why in failed_runs:
+        tell(f"not run: {name}: {why}")
+    left_out += failed_runs
     figures.sort(key=lambda f: (cells.index(f.cell), f.round))
     failed = failures(figures)
     summary = summaries(figures)
@@ -92,9 +107,9 @@ def measured(
         "rounds": options.rounds,
         "seconds": clock.monotonic() - start,
         "schedule": schedule.splitlines(),
-        "refused": [{"cell": cell.name, "why": why} for cell, why in refused],
+        "refused": [{"cell": name, "why": why} for name, why in left_out],
         "peers": [
-            peer.to_dict(os.environ)
+            peer.to_dict(os.environ) | {"settings": results.settings.get(name, {})}
             for name, peer in PEERS.items()
             if any(cell.peer == name for cell in cells)
         ],

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from durable_shuffle.bench.pages.bars import Amount, bar_chart
-from durable_shuffle.bench.peers.systems import PEERS
+from durable_shuffle.bench.pages.measured import how_measured
 from durable_shuffle.bench.workloads.faults import FAULTS, WORKLOADS
 from durable_shuffle.jobs.reports.drawing import legend, timeline_svg
 from durable_shuffle.jobs.reports.page import (
@@ -72,9 +72,7 @@ def recovery_page(document: dict[str, Any]) -> str:
             section("Not run"),
             plain_list([f"{r['cell']}: {r['why']}" for r in document["refused"]]),
         ]
-    known = {s["peer"] for s in summary}
-    peers = " · ".join(f"{name}: {text}" for name, text in PEERS.items() if name in known)
-    body.append(element("footer", peers))
+    body += how_measured(document["peers"])
     return page(title, body)
 
 

@@ -1,32 +1,39 @@
-"""A remote shuffle service as a peer: one that the user has running, with a client jar that fits.
+"""Apache Celeborn as a peer, with one copy of each block or with two."""
 
-It is not started here: a server is a distribution of its own, and no package brings one.
-"""
-
-from collections.abc import Mapping
 from pathlib import Path
 
-MASTER, CLIENT_JAR = "CELEBORN_MASTER", "CELEBORN_CLIENT_JAR"
+from durable_shuffle.bench.peers.peer import Environment
+from durable_shuffle.bench.peers.service import Service
+
+CELEBORN = Service(
+    "Celeborn",
+    "CELEBORN",
+    "MASTER",
+    ("LocalFlushSize", "HdfsFlushSize", "OssFlushSize", "S3FlushSize"),
+)
 
 
-def celeborn_missing(environment: Mapping[str, str]) -> str | None:
-    """Return why the peer cannot be measured, or None if it can."""
-    if all(environment.get(name) for name in (MASTER, CLIENT_JAR)):
-        return None
-    return (
-        f"no service is known: start one, and set {MASTER} to its <host>:<port> and {CLIENT_JAR} "
-        "to the path of its shaded client for this Spark"
-    )
+def celeborn_settings(environment: Environment, work: Path) -> dict[str, str]:
+    """Return Spark's settings by which all shuffles go through the service.
 
-
-def celeborn_settings(environment: Mapping[str, str], work: Path) -> dict[str, str]:
-    """Return Spark's settings by which shuffles go through the service."""
+    The plug-in says that map output outlives its executor: without it Spark runs finished map tasks
+    again. `NEVER` fails a shuffle that the service refuses, which would be Spark's own otherwise.
+    """
     del work
     return {
-        "spark.jars": environment[CLIENT_JAR],
-        "spark.celeborn.master.endpoints": environment[MASTER],
-        "spark.shuffle.manager": "org.apache.spark.shuffle.celeborn.SparkShuffleManager",
-        "spark.shuffle.service.enabled": "false",
-        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        **CELEBORN.settings(environment, "org.apache.spark.shuffle.celeborn.SparkShuffleManager"),
+        "spark.celeborn.master.endpoints": environment[CELEBORN.endpoints],
+        "spark.celeborn.client.spark.shuffle.fallback.policy": "NEVER",
+        "spark.shuffle.sort.io.plugin.class": (
+            "org.apache.spark.shuffle.celeborn.CelebornShuffleDataIO"
+        ),
         "spark.sql.adaptive.localShuffleReader.enabled": "false",
+    }
+
+
+def celeborn_twice(environment: Environment, work: Path) -> dict[str, str]:
+    """Return the settings by which two workers keep each block."""
+    return {
+        **celeborn_settings(environment, work),
+        "spark.celeborn.client.push.replicate.enabled": "true",
     }

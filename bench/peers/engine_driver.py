@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from durable_shuffle.bench.cluster.event_file import EventFile
+from durable_shuffle.bench.cluster.event_file import EventFile, failures_told
 from durable_shuffle.bench.peers.engines.workload import Job, Run, Started
 from durable_shuffle.bench.workloads.step import Step, result_file
 from durable_shuffle.bench.workloads.task_log import prepare
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
     work, events = Path(arguments[0]), EventFile(Path(arguments[1]))
     steps = [Step(**values) for values in json.loads(arguments[2])]
     clock = SystemClock()
-    with started(steps[0].peer)(work) as run:
+    with failures_told(events), started(steps[0].peer)(work) as run:
         events.emit("ready")
         for step in steps:
             run_step(step, work, run, events, clock)

@@ -66,6 +66,11 @@ class Peer:
     """Hosts of a standalone cluster; without any, Spark's `local-cluster` is used."""
     hand_over: HandOver | None = None
     """How rows get from map to reduce tasks on Spark. None: the driver has a way of its own."""
+    stale: Callable[[Path], list[Path]] | None = None
+    """Files in the hand-over's folder that do not count; None if nothing is kept there."""
+    taken_in: Callable[[Environment], int | None] | None = None
+    """Bytes that a service says it took in so far, None if it does not say; must rise with each
+    run, or the run's figures are refused. None: there is no service."""
 
     @property
     def on_spark(self) -> bool:

@@ -3,8 +3,9 @@
     python -m durable_shuffle.bench.peers.spark_driver WORK EVENTS STEPS_JSON
 
 Every line of EVENTS is a JSON object: `ready`, then per step `run`, `progress`…, `done`; `fenced`
-if a newer driver took over. The kills are the parent's (`spark_runner`), those by orders the tasks'
-own. A cluster that is new, or has a new executor, is warmed up before it is measured.
+if a newer driver took over; `failed` if an error ends it. The kills are the parent's
+(`spark_runner`), those by orders the tasks' own. A cluster that is new, or has a new executor, is
+warmed up before it is measured.
 """
 
 import json
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from durable_shuffle.bench.cluster.event_file import EventFile
+from durable_shuffle.bench.cluster.event_file import EventFile, failures_told
 from durable_shuffle.bench.cluster.local_cluster import await_executors, start_cluster
 from durable_shuffle.bench.cluster.standalone import LOOPBACK, standalone
 from durable_shuffle.bench.cluster.watching import watched
@@ -28,7 +29,7 @@ from durable_shuffle.bench.peers.damage import flip_bit
 from durable_shuffle.bench.peers.spark_peers import SETTINGS, Answer, run_workload
 from durable_shuffle.bench.peers.systems import DURABLE, PEERS
 from durable_shuffle.bench.workloads import orders
-from durable_shuffle.bench.workloads.faults import FAULTS
+from durable_shuffle.bench.workloads.faults import FAULTS, Cluster
 from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
 from durable_shuffle.bench.workloads.task_log import prepare
 from durable_shuffle.jobs.deploy.ship import ship
@@ -41,39 +42,54 @@ from durable_shuffle.shuffle.storage.open import open_storage
 _WARM_SCALE = 0.0
 """One row per producer."""
 
-_TWINS = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.efficiency.enabled": "false",
+_PROMPT = {"spark.ui.liveUpdate.period": "0"}
+"""Spark's count of ended tasks, for which a fault waits, is always the newest. By default the last
+ones of a burst count after the next heartbeat, up to 10 s later."""
+
+_FAULT_SETTINGS: dict[Cluster, dict[str, str]] = {
+    "": {},
+    "twins": {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.efficiency.enabled": "false",
+    },
+    "decommission": {"spark.decommission.enabled": "true"},
 }
 
 
 @contextmanager
 def session_settings(step: Step, work: Path) -> Iterator[dict[str, str]]:
     """Yield Spark's settings for the session of a step; what they name lives that long."""
-    peer, twins = PEERS[step.peer], FAULTS[step.fault].cluster == "twins"
-    settings = peer.settings(os.environ, work) | (_TWINS if twins else {})
-    hosts = LOOPBACK if twins else peer.hosts
+    peer, kind = PEERS[step.peer], FAULTS[step.fault].cluster
+    settings = peer.settings(os.environ, work) | _FAULT_SETTINGS[kind]
+    hosts = LOOPBACK if kind == "twins" else peer.hosts
     if not hosts:
-        yield settings
+        yield {**settings, **_PROMPT}
         return
-    with standalone(work, os.environ, SystemClock(), hosts) as cluster:
-        yield {**settings, "spark.master": cluster.url}
+    service = {k: v for k, v in settings.items() if k.startswith("spark.shuffle.service.")}
+    daemons = {**service, "spark.master.rest.enabled": "false"}
+    options = " ".join(f"-D{name}={value}" for name, value in daemons.items())
+    environment = {**os.environ, "SPARK_DAEMON_JAVA_OPTS": options}
+    with standalone(work, environment, SystemClock(), hosts) as cluster:
+        yield {**settings, **_PROMPT, "spark.master": cluster.url}
 
 
 class Driver:
-    """One cluster and the event file."""
+    """One cluster; what it does goes into the event file."""
 
-    def __init__(self, work: Path, events: Path, settings: Mapping[str, str], clock: Clock) -> None:
-        self._work, self._events, self._clock = work, EventFile(events), clock
+    def __init__(
+        self, work: Path, events: EventFile, settings: Mapping[str, str], clock: Clock
+    ) -> None:
+        self._work, self._events, self._clock = work, events, clock
         self._warm: set[tuple[str, str]] = set()
         (work / "event-logs").mkdir(exist_ok=True)
         start = clock.monotonic()
         self._spark = start_cluster(work, 16, work / "event-logs", settings)
         ship(self._spark)
-        self._events.emit("ready", seconds=clock.monotonic() - start)
+        seconds = clock.monotonic() - start
+        self._events.emit("ready", seconds=seconds, settings=dict(settings))
 
     def close(self) -> None:
         self._spark.stop()
@@ -105,7 +121,7 @@ class Driver:
             seconds = self._clock.monotonic() - start
         context.setJobGroup("between steps", "")
         pq.write_table(answer.rows, result_file(self._work, step))
-        if step.fault in ("F1", "F2"):
+        if step.fault in ("F1", "F2", "F11"):
             self._warm.clear()
         self._events.emit(
             "done",
@@ -115,10 +131,6 @@ class Driver:
             total=answer.total,
             detected=detected,
         )
-
-    def fenced(self, error: FencedError) -> None:
-        """Say that a newer driver took over."""
-        self._events.emit("fenced", error=str(error)[:300])
 
     def _answer(self, step: Step, between: Callable[[], None]) -> Answer:
         return run_workload(self._spark, step, self._work, between=between)
@@ -166,16 +178,16 @@ def finished_tasks(spark: SparkSession, step: Step) -> int:
 
 def main(arguments: list[str]) -> None:
     """Work off the steps; see the module's docstring."""
-    work, events = Path(arguments[0]), Path(arguments[1])
+    work, events = Path(arguments[0]), EventFile(Path(arguments[1]))
     steps = [Step(**values) for values in json.loads(arguments[2])]
     pa.set_cpu_count(1)
-    with session_settings(steps[0], work) as settings:
+    with failures_told(events), session_settings(steps[0], work) as settings:
         driver = Driver(work, events, settings, SystemClock())
         try:
             for step in steps:
                 driver.run(step)
         except FencedError as error:
-            driver.fenced(error)
+            events.emit("fenced", error=str(error)[:300])
         finally:
             driver.close()
 

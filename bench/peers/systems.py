@@ -17,10 +17,23 @@ How to add a system:
    into `packages` or `missing`.
 """
 
-from durable_shuffle.bench.peers.celeborn import celeborn_missing, celeborn_settings
-from durable_shuffle.bench.peers.hand_overs import as_parquet, checkpointed, shuffled
+from durable_shuffle.bench.peers.celeborn import CELEBORN, celeborn_settings, celeborn_twice
+from durable_shuffle.bench.peers.hand_overs import (
+    as_buckets,
+    as_parquet,
+    checkpointed,
+    old_checkpoints,
+    shuffled,
+    unfinished_files,
+)
 from durable_shuffle.bench.peers.other_engines import ENGINES
 from durable_shuffle.bench.peers.peer import ON_STORAGE, Environment, Peer
+from durable_shuffle.bench.peers.spark_kept import (
+    SERVICE_HOSTS,
+    fallback_storage,
+    shuffle_service,
+)
+from durable_shuffle.bench.peers.uniffle import UNIFFLE, uniffle_settings
 
 _ALONE = {"F8": "two drivers share nothing that a late writer could touch"}
 
@@ -46,6 +59,7 @@ _EVERY = (
         colour="#7c5cff",
         refuses={**ON_STORAGE, **_ALONE},
         hand_over=checkpointed,
+        stale=old_checkpoints,
     ),
     Peer(
         name="parquet",
@@ -53,16 +67,75 @@ _EVERY = (
         colour="#2f7ed8",
         refuses={**ON_STORAGE, **_ALONE},
         hand_over=as_parquet,
+        stale=unfinished_files,
+    ),
+    Peer(
+        name="buckets",
+        title="Spark's bucketBy table, no shuffle; a second run reads it if it is complete",
+        colour="#0f8fb3",
+        refuses={**ON_STORAGE, **_ALONE},
+        hand_over=as_buckets,
+        stale=unfinished_files,
+    ),
+    Peer(
+        name="ess",
+        title="Spark's own shuffle with its external shuffle service, on a standalone cluster",
+        colour="#b45309",
+        session="ess",
+        refuses={
+            **ON_STORAGE,
+            **_ALONE,
+            "F10": "a twin needs a second host, and a second service needs a port of its own",
+        },
+        settings=shuffle_service,
+        hosts=SERVICE_HOSTS,
+        hand_over=shuffled,
+    ),
+    Peer(
+        name="fallback",
+        title="Spark's own shuffle, which moves blocks to other executors or to a fallback storage "
+        "when an executor is decommissioned",
+        colour="#a16207",
+        session="fallback",
+        refuses={**ON_STORAGE, **_ALONE},
+        settings=fallback_storage,
+        hand_over=shuffled,
     ),
     Peer(
         name="celeborn",
-        title="Spark with a remote shuffle service on this machine",
+        title="Spark with Celeborn, one copy of each block",
         colour="#6d8f1f",
         session="celeborn",
-        refuses={**ON_STORAGE, **_ALONE, "W5": "not written for it: no ledger"},
-        missing=celeborn_missing,
+        refuses={**ON_STORAGE, **_ALONE},
+        missing=CELEBORN.missing,
+        version=CELEBORN.version,
         settings=celeborn_settings,
         hand_over=shuffled,
+        taken_in=CELEBORN.taken_in,
+    ),
+    Peer(
+        name="celeborn-2",
+        title="Spark with Celeborn, two copies of each block",
+        colour="#4d7c0f",
+        session="celeborn-2",
+        refuses={**ON_STORAGE, **_ALONE},
+        missing=CELEBORN.missing,
+        version=CELEBORN.version,
+        settings=celeborn_twice,
+        hand_over=shuffled,
+        taken_in=CELEBORN.taken_in,
+    ),
+    Peer(
+        name="uniffle",
+        title="Spark with Uniffle",
+        colour="#8b5e3c",
+        session="uniffle",
+        refuses={**ON_STORAGE, **_ALONE},
+        missing=UNIFFLE.missing,
+        version=UNIFFLE.version,
+        settings=uniffle_settings,
+        hand_over=shuffled,
+        taken_in=UNIFFLE.taken_in,
     ),
     *ENGINES,
 )

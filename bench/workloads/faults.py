@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Phase = Literal["map", "reduce"]
-Cluster = Literal["", "twins"]
+Cluster = Literal["", "twins", "decommission"]
 
 WORKLOADS = {
     "W1": "sort-like: 100-byte records, sorted within partitions",
@@ -43,5 +43,11 @@ FAULTS = {
         Fault("F8", "driver stopped by SIGSTOP, replaced, and resumed", "map", second_run=True),
         Fault("F9", "disk full while a segment is written"),
         Fault("F10", "a speculative twin of a map task", cluster="twins"),
+        Fault(
+            "F11",
+            "an executor is decommissioned among the reduce tasks",
+            "reduce",
+            cluster="decommission",
+        ),
     )
 }

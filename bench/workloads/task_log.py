@@ -40,9 +40,13 @@ def prepare(folder: Path, run: int, gate: tuple[str, int] | None) -> None:
     (folder / LINES).touch()
 
 
-def open_gate(folder: Path) -> None:
-    """Let the held tasks go on."""
-    (folder / OPENED).touch()
+def open_gate(folder: Path, host: int | None = None) -> None:
+    """Let the held tasks go on.
+
+    Args:
+        host: only those of this executor.
+    """
+    (folder / (OPENED if host is None else f"{OPENED}-{host}")).touch()
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
@@ -75,6 +79,7 @@ class TaskLog:
     bytes_out: int = 0
     _told: float = 0.0
     _name: str = ""
+    _host: int = 0
 
     @classmethod
     def begin(
@@ -89,7 +94,8 @@ class TaskLog:
         log.run = json.loads((log.folder / STATE).read_text(encoding="utf-8"))["run"]
         log._name = os.urandom(6).hex()
         log._told = log.clock.monotonic()
-        log._write("start", host=executor_pid() if host is None else host)
+        log._host = executor_pid() if host is None else host
+        log._write("start", host=log._host)
         return log
 
     def took(self, batch: pa.RecordBatch) -> None:
@@ -131,8 +137,9 @@ class TaskLog:
         """Say the end if the gate is open or fewer than `limit` have; one task at a time looks."""
         with (self.folder / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            shut = limit is not None and not (self.folder / OPENED).exists()
-            if shut and limit is not None and ended(self.folder, self.phase) >= limit:
+            opened = (OPENED, f"{OPENED}-{self._host}")
+            shut = not any((self.folder / name).exists() for name in opened)
+            if limit is not None and shut and ended(self.folder, self.phase) >= limit:
                 return False
             self._write("end")
             return True

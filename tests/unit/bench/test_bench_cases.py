@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from bench_figures import GOOD
 
-from durable_shuffle.bench.matrix.figures import Figures, failures, summaries
+from durable_shuffle.bench.matrix.figures import failures, summaries
 from durable_shuffle.bench.matrix.matrix import RecoveryOptions, plan_steps
 from durable_shuffle.bench.matrix.schedule import moment, schedule_text
 from durable_shuffle.bench.matrix.spark_runner import next_session
@@ -12,14 +13,6 @@ from durable_shuffle.bench.peers.systems import PEERS
 from durable_shuffle.bench.workloads.cases import objection, plan_cells
 from durable_shuffle.bench.workloads.faults import FAULTS, WORKLOADS
 from durable_shuffle.serialization.errors import InvalidInputError
-
-GOOD = Figures(
-    workload="W4", fault="F2", peer="durable", round=0, seconds=5.0, seconds_lost=0.5,
-    fault_fired=True, evidence="2 of 10", maps=8, maps_again=0, reduces_again=0, bytes_rewritten=0,
-    bytes_reread=10, map_bytes=50, rows_expected=100,
-    rows_found=100, rows_differing=0, records_twice=0,
-    records_missing=0, operations={"PUT": 16}, orphan_bytes=0, committed_again=0, detected=None,
-)  # fmt: skip
 
 
 def test_equal_seeds_give_equal_schedules() -> None:

@@ -59,6 +59,14 @@ def document() -> dict[str, Any]:
         "schedule": ["kill schedule, --seed 7:", "  round 0 W4 F2"],
         "refused": [{"cell": "W4 F3 durable", "why": "only <W5>"}],
         "failures": [],
+        "peers": [
+            {
+                "name": "ess",
+                "title": "with <its> service",
+                "versions": "pyspark 9.9.9",
+                "settings": {"spark.shuffle.service.enabled": "true"},
+            }
+        ],
         "summary": [s.to_dict() for s in summaries([calm, FIGURES])],
         "timelines": [drawn],
     }
@@ -76,6 +84,9 @@ def test_a_kill_is_seen(document: dict[str, Any], tmp_path: Path) -> None:
     assert opened.dom.count('data-mark="fault"') == 1
     assert "SIGKILL &amp; more, at 2.00 s, executor &lt;1&gt;" in opened.dom
     assert "only &lt;W5&gt;" in opened.dom
+    for told in ("with &lt;its&gt; service", "pyspark 9.9.9", "How to add a system"):
+        assert told in opened.dom
+    assert "spark.shuffle.service.enabled=true" in opened.dom
     assert (tmp_path / "page.png").stat().st_size > 20_000
 
 

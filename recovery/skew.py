@@ -1,12 +1,14 @@
-"""Which partitions of a join are so large that several tasks should read each of them. Pure.
+"""Which partitions are so large that several tasks should read each of them. Pure.
 
 A partition is skewed if it is larger than a number of bytes and than a multiple of the median. Its
-extents are divided into slices of about equal size, one per task. The task also reads the same
-partition of the other side, whole or a slice of it: then there is one task per pair of slices.
+extents are divided into slices of about equal size, one per task. In a join the task also reads the
+same partition of the other side, whole or a slice of it: then there is one task per pair of slices.
 
-Source: `OptimizeSkewedJoin` of Apache Spark, which divides by map tasks instead of extents.
+Source: `OptimizeSkewedJoin` and `OptimizeSkewInRebalancePartitions` of Apache Spark, which divide
+by map tasks instead of extents.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ class SkewRule:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One input of a join."""
+    """One input of a join, or the only input of what reads it."""
 
     sizes: Sequence[int]
     """Bytes of each partition."""
@@ -45,23 +47,22 @@ class Side:
 
 
 def split_skewed(
-    sides: tuple[Side, Side], groups: Sequence[Group], rule: SkewRule
-) -> tuple[tuple[Read, ...], tuple[Read, ...]]:
-    """Return what each task reads of either side; `groups` on both if nothing is skewed.
+    sides: Sequence[Side], groups: Sequence[Group], rule: SkewRule
+) -> list[tuple[Read, ...]]:
+    """Return what each task reads, for each side; `groups` if nothing is skewed.
 
     Args:
-        groups: the same for both sides.
+        sides: one, or the two of a join.
+        groups: the same for all sides.
     """
     limits = [_limit(side, rule) for side in sides]
-    left: list[Read] = []
-    right: list[Read] = []
+    tasks: list[tuple[Read, ...]] = []
     for group in _apart(groups, sides, limits):
-        one, other = (
+        slices = [
             _slices(group, side, limit, rule) for side, limit in zip(sides, limits, strict=True)
-        )
-        left += [a for a in one for _ in other]
-        right += [b for _ in one for b in other]
-    return tuple(left), tuple(right)
+        ]
+        tasks += itertools.product(*slices)
+    return list(zip(*tasks, strict=True))
 
 
 def _apart(

@@ -3,7 +3,8 @@
 Three drivers per query, each with a Spark of its own: one runs it whole, one is killed when 80% of
 the producers have committed, one runs it again over what that left. A fourth only plans the query:
 no driver is faster. Bars: over queries of more than 5 s, the third takes at most 0.35 of the first
-at scale 1 and 0.25 at scale 10, Spark's start not counted. Writes its table of docs/benchmarks.md.
+at scale 1 and 0.25 at scale 10, Spark's start not counted. All of it twice: with Java as it comes,
+and with an archive of the classes that such a driver loads. Writes its table of docs/benchmarks.md.
 `BENCH_QUERIES` names the queries, `BENCH_SCALE` the scale.
 """
 
@@ -34,8 +35,9 @@ HEAD = ("query", "whole s", "killed with", "again s", "again / whole", "planning
 @pytest.mark.spark
 @pytest.mark.long_bench
 @pytest.mark.timeout(0)
+@pytest.mark.parametrize("archived", [False, True], ids=["as it comes", "class archive"])
 def test_second_run_after_a_kill(
-    benchmark: Any, cache: Path, measuring: bool, tmp_path: Path
+    benchmark: Any, cache: Path, measuring: bool, tmp_path: Path, archived: bool
 ) -> None:
     """Rows are the same, nothing committed runs again, and little is left to do."""
     if not measuring:
@@ -47,15 +49,26 @@ def test_second_run_after_a_kill(
 
     def all_of_them() -> None:
         for query in queries(measuring=measuring):
+            java = with_archive(tmp_path / f"{query}.jsa", data, query) if archived else ""
             folders = [tmp_path / f"{query}-{turn}" for turn in range(rounds)]
-            if not told(query, scale, [measure(folder, data, query) for folder in folders]):
-                late.append(query)
+            turns = [measure(folder, data, query, java) for folder in folders]
+            case = f"{query}, scale {scale:g}{', class archive' if archived else ''}"
+            if not told(case, scale, turns):
+                late.append(case)
 
     benchmark.pedantic(all_of_them, rounds=1)
     assert not late
 
 
-def told(query: str, scale: float, turns: list[tuple[float, float, float, str]]) -> bool:
+def with_archive(archive: Path, data: Path, query: str) -> str:
+    """Let a driver write an archive of its classes when it exits; return the option to use it."""
+    root = archive.with_suffix("")
+    answer(start(root, data, query, java=f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable"))
+    assert archive.exists()
+    return f"-XX:SharedArchiveFile={archive} -Xlog:disable"
+
+
+def told(case: str, scale: float, turns: list[tuple[float, float, float, str]]) -> bool:
     """Show what one query took, put it into the document, and return whether it is in the bar."""
     whole, again, planning = (statistics.median(turn[i] for turn in turns) for i in range(3))
     ratio = statistics.median(turn[1] / turn[0] for turn in turns)
@@ -63,7 +76,7 @@ def told(query: str, scale: float, turns: list[tuple[float, float, float, str]])
     shown = f"{ratio:.2f}" if good else f"{ratio:.2f} (missed)"
     killed, rounds = turns[0][3], str(len(turns))
     row = (
-        *(f"{query}, scale {scale:g}", f"{whole:.2f}", killed, f"{again:.2f}", shown),
+        *(case, f"{whole:.2f}", killed, f"{again:.2f}", shown),
         *(f"{planning:.2f}", rounds),
     )
     print("  ".join(row))
@@ -71,13 +84,15 @@ def told(query: str, scale: float, turns: list[tuple[float, float, float, str]])
     return good
 
 
-def measure(folder: Path, data: Path, query: str) -> tuple[float, float, float, str]:
+def measure(
+    folder: Path, data: Path, query: str, java: str = ""
+) -> tuple[float, float, float, str]:
     """Return seconds of a whole run, of one over what a killed driver left, and of planning alone;
     and how much the killed one left."""
     folder.mkdir()
-    whole = answer(start(folder / "whole", data, query))
+    whole = answer(start(folder / "whole", data, query, java=java))
     total = int(whole["total"]["producers_run"])
-    victim = start(folder / "killed", data, query)
+    victim = start(folder / "killed", data, query, java=java)
     while len(commits(folder / "killed")) < COMMITTED * total:
         assert victim.poll() is None, "the driver ended before its kill"
         time.sleep(0.002)
@@ -85,17 +100,24 @@ def measure(folder: Path, data: Path, query: str) -> tuple[float, float, float, 
     victim.wait()
     left = len(commits(folder / "killed"))
     assert left < total, "the kill came too late"
-    again = answer(start(folder / "killed", data, query))
+    again = answer(start(folder / "killed", data, query, java=java))
     assert again["rows"] == whole["rows"]
     assert again["total"]["producers_rerun"] == 0
     assert again["total"]["producers_run"] == total - left
-    planning = answer(start(folder / "planned", data, query, "plan"))
+    planning = answer(start(folder / "planned", data, query, "plan", java=java))
     seconds = [float(one["seconds"]) for one in (whole, again, planning)]
     return seconds[0], seconds[1], seconds[2], f"{left} of {total}"
 
 
-def start(root: Path, data: Path, query: str, at_risk: str = "nothing") -> subprocess.Popen[bytes]:
-    """Start a driver, the leader of a process session of its own."""
+def start(
+    root: Path, data: Path, query: str, at_risk: str = "nothing", java: str = ""
+) -> subprocess.Popen[bytes]:
+    """Start a driver, the leader of a process session of its own.
+
+    Args:
+        java: options for its JVM.
+    """
+    more = {"JAVA_TOOL_OPTIONS": java} if java else {}
     command = [sys.executable, str(PROGRAM), str(root), str(data), query, at_risk]
     with root.with_name("stderr").open("ab") as log:
         return subprocess.Popen(
@@ -103,7 +125,12 @@ def start(root: Path, data: Path, query: str, at_risk: str = "nothing") -> subpr
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            env={
+                **os.environ,
+                **more,
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
         )
 
 

@@ -55,6 +55,8 @@ class Exchange:
     """0 if there are as many as tasks that write them."""
     fixed: bool
     """True if the user asked for this number of partitions."""
+    rebalances: bool = False
+    """True if the user asked for partitions of about equal size, wherever their rows are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -256,7 +258,8 @@ def classify(node: Node) -> Exchange | str:
         check_partition_count(partitions)
     except InvalidInputError as error:
         return f"{name}: {error}"
-    return Exchange(kind, partitions, "REPARTITION_BY_NUM" in str(node.plan.shuffleOrigin()))
+    origin = str(node.plan.shuffleOrigin())
+    return Exchange(kind, partitions, "REPARTITION_BY_NUM" in origin, "REBALANCE" in origin)
 
 
 def storable(node: Node) -> bool:

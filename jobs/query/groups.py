@@ -1,6 +1,6 @@
 """Which partitions of the stages below each task of a piece reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
@@ -12,7 +12,7 @@ from durable_shuffle.jobs.query.native_stage import (
     partition_bytes,
     partitions_of,
 )
-from durable_shuffle.jobs.query.skewed_joins import divisible_sides
+from durable_shuffle.jobs.query.skewed_joins import divisible_sides, is_only_mapped
 from durable_shuffle.recovery.grouping import GroupingRule, group_alike
 from durable_shuffle.recovery.skew import Read, Side, SkewRule, split_skewed
 from durable_shuffle.shuffle.read.sealed_reader import ordered_extents
@@ -21,10 +21,12 @@ _PREFIX = "spark.durableShuffle.group."
 """Of the settings of grouping; a stage records them beside the settings that split files."""
 _GROUPING = ("targetBytes", "tasks", "leastBytes")
 _SKEW = ("skewBytes", "skewFactor", "sliceBytes")
+_REBALANCE = "rebalanceBytes"
 _TURNS = 3
 """Tasks per core, if there is enough to read. More tasks are shorter: a killed driver loses less
 work, and a slow task delays its stage less."""
 _SPARK_SKEW = "spark.sql.adaptive.skewJoin."
+_SPARK_REBALANCE = "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled"
 
 Reads = tuple[Read, ...]
 """Task number -> what the task reads of one stage."""
@@ -38,15 +40,16 @@ def grouping_settings(spark: SparkSession) -> dict[str, str]:
     conf = spark.conf
     if conf.get("spark.sql.adaptive.coalescePartitions.enabled") != "true":
         settings[_PREFIX + "coalesces"] = "false"
-    on = [conf.get("spark.sql.adaptive.enabled"), conf.get(_SPARK_SKEW + "enabled")]
-    if on != ["true", "true"]:
+    if conf.get("spark.sql.adaptive.enabled") != "true":
         return settings
-    skew = [
-        str(_bytes(spark, conf.get(_SPARK_SKEW + "skewedPartitionThresholdInBytes"))),
-        str(conf.get(_SPARK_SKEW + "skewedPartitionFactor")),
-        str(_bytes(spark, conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes"))),
-    ]
-    return settings | {_PREFIX + name: text for name, text in zip(_SKEW, skew, strict=True)}
+    advisory = str(_bytes(spark, conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")))
+    if conf.get(_SPARK_REBALANCE) == "true":
+        settings[_PREFIX + _REBALANCE] = advisory
+    if conf.get(_SPARK_SKEW + "enabled") == "true":
+        least = _bytes(spark, conf.get(_SPARK_SKEW + "skewedPartitionThresholdInBytes"))
+        skew = [str(least), str(conf.get(_SPARK_SKEW + "skewedPartitionFactor")), advisory]
+        settings |= {_PREFIX + name: text for name, text in zip(_SKEW, skew, strict=True)}
+    return settings
 
 
 def target_bytes(conf: Mapping[str, str]) -> int:
@@ -94,18 +97,33 @@ def _divided(
     groups: Sequence[tuple[int, int]],
     conf: Mapping[str, str],
 ) -> dict[int, Reads]:
-    """Return the reads of the two sides of a join with skewed partitions; {} if there are none."""
-    if _PREFIX + "skewBytes" not in conf:
+    """Return the reads of sites of which several tasks share a partition; {} if there are none."""
+    rule = _rule(piece, sources, conf)
+    if rule is None or max(max(side) for side in sizes.values()) <= rule.least_bytes:
         return {}
-    least, factor, aim = (conf[_PREFIX + name] for name in _SKEW)
-    rule = SkewRule(int(least), float(factor), int(aim))
-    if max(max(side) for side in sizes.values()) <= rule.least_bytes:
+    if any(isinstance(one, NativeStage) for one in sources.values()):
         return {}
-    divisible = divisible_sides(piece, sources)
-    if divisible is None or any(isinstance(one, NativeStage) for one in sources.values()):
+    divisible: dict[int, bool] | None
+    if len(sources) > 1:
+        divisible = divisible_sides(piece, sources)
+    else:
+        divisible = {site: True for site in sources if is_only_mapped(piece, site)}
+    if not divisible:
         return {}
-    left, right = (_side(sources[site], sizes[site], may=may) for site, may in divisible.items())
-    return dict(zip(divisible, split_skewed((left, right), groups, rule), strict=True))
+    sides = [_side(sources[site], sizes[site], may=may) for site, may in divisible.items()]
+    return dict(zip(divisible, split_skewed(sides, groups, rule), strict=True))
+
+
+def _rule(piece: PlanPiece, sites: Collection[int], conf: Mapping[str, str]) -> SkewRule | None:
+    """Return when partitions of sites that are read alike are divided; None if they never are."""
+    if len(sites) > 1 and _PREFIX + _SKEW[0] in conf:
+        least, factor, aim = (conf[_PREFIX + name] for name in _SKEW)
+        return SkewRule(int(least), float(factor), int(aim))
+    rebalances = all(piece.sites[site].exchange.rebalances for site in sites)
+    if len(sites) == 1 and rebalances and _PREFIX + _REBALANCE in conf:
+        size = int(conf[_PREFIX + _REBALANCE])
+        return SkewRule(size, 0.0, size)  # whatever the others are like
+    return None
 
 
 def _side(source: Source, sizes: Sequence[int], *, may: bool) -> Side:

@@ -1,9 +1,11 @@
-"""Finds the joins of a piece whose large partitions several tasks may share.
+"""Finds the stages that a piece reads whose large partitions several tasks may share.
 
-The rule is Spark's: the rows of a side may be divided if each of its rows is joined by itself, and
-nothing above the join in the same piece needs rows of one key in one task.
+The rule is Spark's. The rows of a join's side may be divided if each of its rows is joined by
+itself, and nothing above the join in the same piece needs rows of one key in one task. The rows of
+a REBALANCE may be divided if nothing in the piece needs them in certain tasks. The rows of other
+exchanges that are only mapped stay whole: who asked for `repartition("k")` may count on whole keys.
 
-Source: `OptimizeSkewedJoin` of Apache Spark.
+Source: `OptimizeSkewedJoin` and `OptimizeSkewInRebalancePartitions` of Apache Spark.
 """
 
 from collections.abc import Collection, Iterator
@@ -39,6 +41,22 @@ def divisible_sides(piece: PlanPiece, alike: Collection[int]) -> dict[int, bool]
     kind = str(join.plan.joinType().toString())
     left, right = (next(row_leaves(child, piece)).id for child in join.children)
     return {left: kind in _LEFT, right: kind in _RIGHT}
+
+
+def is_only_mapped(piece: PlanPiece, site: int) -> bool:
+    """Return whether nothing in a piece needs the rows of a site in certain partitions."""
+    if piece.root.id == site:
+        return True
+    readers = [
+        (node, child) for node in operators(piece) for child in node.below() if child.id == site
+    ]
+    if len(readers) != 1:
+        return False
+    reader, node = readers[0]
+    path = path_to(piece.root, reader)
+    if path is None or node not in reader.children:
+        return False
+    return all(_takes_any(*step) for step in pairwise([*path, node]))
 
 
 def _joins(node: Node, piece: PlanPiece, alike: Collection[int]) -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.engine import tasks
@@ -97,6 +98,57 @@ def test_rows_that_must_stay_together_are_not_divided(tables: SparkSession, root
         durable = shuffle_of(tables, root)
         assert rows_of(durable.query(df)) == rows_of(df)
         assert shared(durable) == []
+
+
+@pytest.mark.parametrize("hint", ["REBALANCE(k)", "REBALANCE(8, k)"])
+def test_a_rebalance_that_is_only_mapped(tables: SparkSession, root: str, hint: str) -> None:
+    """Several tasks share a large partition, and so a key."""
+    df = tables.sql(f"SELECT k, v + 1 AS v FROM (SELECT /*+ {hint} */ k, v FROM a) WHERE v > 3")
+    durable = shuffle_of(tables, root)
+    result = durable.query(df)
+    assert rows_of(result) == rows_of(df)
+    assert shared(durable)
+    assert result.where("k = 7").select(F.spark_partition_id()).distinct().count() > 1
+    assert rows_of(shuffle_of(tables, root, reuse="require").query(df)) == rows_of(df)
+
+
+def test_a_rebalance_below_another_exchange(tables: SparkSession, root: str) -> None:
+    """The map side above reads slices; a second run finds all of it."""
+    df = tables.sql("SELECT v, count(*) n FROM (SELECT /*+ REBALANCE(k) */ k, v FROM a) GROUP BY v")
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    assert shared(durable)
+    again = shuffle_of(tables, root, reuse="require")
+    assert rows_of(again.query(df)) == rows_of(df)
+    assert all(stage.producers_run == 0 for stage in again.report().stages)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT k, count(*) n FROM (SELECT /*+ REBALANCE(k) */ k, v FROM a) GROUP BY k",
+        "SELECT /*+ MERGE(b) */ k, v, w FROM (SELECT /*+ REBALANCE(k) */ * FROM a) JOIN "
+        "(SELECT k, min(w) AS w FROM b GROUP BY k) b USING (k) WHERE k + v > 0 ORDER BY k, v, w",
+        "SELECT /*+ REPARTITION(k) */ k, v FROM a",
+        "SELECT /*+ REPARTITION(8, k) */ k, v FROM a",
+    ],
+    ids=["grouped", "joined", "repartition", "repartition by number"],
+)
+def test_keys_that_must_or_may_be_needed_whole(tables: SparkSession, root: str, text: str) -> None:
+    """What is above needs whole keys; or the user may, who asked for them."""
+    tables.conf.set("spark.sql.adaptive.skewJoin.enabled", "false")
+    df = tables.sql(text)
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    assert shared(durable) == []
+
+
+def test_sparks_switch_for_rebalance_turns_it_off(tables: SparkSession, root: str) -> None:
+    tables.conf.set("spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled", "false")
+    df = tables.sql("SELECT /*+ REBALANCE(k) */ k, v FROM a")
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    assert shared(durable) == []
 
 
 def test_sparks_switch_turns_it_off(tables: SparkSession, root: str) -> None:

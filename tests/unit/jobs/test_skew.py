@@ -1,4 +1,4 @@
-"""Large partitions of a join are read by several tasks."""
+"""Large partitions are read by several tasks."""
 
 import itertools
 import random
@@ -41,6 +41,14 @@ def test_a_large_partition_is_divided() -> None:
     assert other == ((0, 1), *[(1, 2)] * 5, (2, 3))
 
 
+def test_an_input_alone_is_divided() -> None:
+    """Also if all partitions are as large: the factor is Spark's for joins only."""
+    extents = [[30, 30, 30], [10], [30, 30, 30]]
+    rule = SkewRule(least_bytes=40, factor=0.0, slice_bytes=60)
+    (reads,) = split_skewed([side(extents)], [(0, 2), (2, 3)], rule)
+    assert reads == ((0, 1, 0, 2), (0, 1, 2, 3), (1, 2), (2, 3, 0, 2), (2, 3, 2, 3))
+
+
 @pytest.mark.parametrize(
     "rule", [SkewRule(0, 3.0, 40), SkewRule(151, 3.0, 40), SkewRule(100, 16.0, 40)]
 )
@@ -48,14 +56,14 @@ def test_others_are_not(rule: SkewRule) -> None:
     left = [[10], [30, 30, 30, 30, 30], [10]]
     groups = [(0, 1), (1, 2), (2, 3)]
     whole = tuple(groups)
-    assert split_skewed((side(left), side([[1]] * 3)), groups, rule) == (whole, whole)
+    assert split_skewed((side(left), side([[1]] * 3)), groups, rule) == [whole, whole]
 
 
 def test_a_side_that_must_stay_whole_stays_whole() -> None:
     left = [[10], [30, 30, 30, 30, 30], [10]]
     groups = [(0, 1), (1, 2), (2, 3)]
     one = side(left, may_split=False)
-    assert split_skewed((one, one), groups, RULE) == (tuple(groups), tuple(groups))
+    assert split_skewed((one, one), groups, RULE) == [tuple(groups), tuple(groups)]
 
 
 def test_one_extent_cannot_be_divided() -> None:

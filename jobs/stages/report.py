@@ -153,7 +153,7 @@ class Report:
     def _of_stages(self) -> list[str]:
         """Return what is said only of some stages."""
         lines = [f"{_title(s)}: {more}" for s in self.stages if (more := _more(s))]
-        lines += [f"{_title(s)}: {s.why}" for s in self.stages if MOVED in s.why]
+        lines += [f"{_title(s)}: {s.why}" for s in self.stages if _matters_later(s)]
         return [_wrapped(line) for line in lines]
 
     def _of_queries(self) -> list[str]:
@@ -199,6 +199,11 @@ def _more(stage: StageReport) -> str:
         (stage.storage_retries, f"storage requests sent again{waited}"),
     )
     return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def _matters_later(stage: StageReport) -> bool:
+    """Whether a later run will compute the stage again, unless its user does something."""
+    return MOVED in stage.why or (stage.decision == "fresh" and "version=" in stage.why)
 
 
 def _narrow(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

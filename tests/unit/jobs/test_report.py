@@ -71,6 +71,16 @@ def test_what_went_wrong_has_a_line() -> None:
     assert "native" not in text
 
 
+def test_what_no_later_run_finds_has_a_line() -> None:
+    """Else the report of a job that computes all of it each night says nothing but "fresh"."""
+    why = "a Python function (f reads files (open)) cannot be recognised: give version="
+    lost = replace(stage(), decision="fresh", why=why)
+    first = replace(stage(), decision="fresh", why="no stage of this name is stored")
+    text = " ".join(str(Report("job", 1, (lost, first))).split())
+    assert f"query-012345: {why}" in text
+    assert "no stage" not in text
+
+
 def test_a_report_of_nothing() -> None:
     """A session that did nothing says so without failing."""
     assert str(Report("job", 1, ())).startswith("job job, generation 1")

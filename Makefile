@@ -66,4 +66,4 @@ requirements: setup
 	$(PY) scripts/requirements.py
 
 clean:
-	rm -rf .venv .venv-compat-* .venv-airflow .venv-dagster .venv-dbt .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site .cache
+	rm -rf .venv .venv-compat-* .venv-airflow .venv-dagster .venv-dbt .venv-jupyter .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site .cache

@@ -1,8 +1,9 @@
-"""The recipes of schedulers and dbt, run by the real ones: what is killed and retried goes on.
+"""Schedulers, dbt and notebooks, the real ones: what is killed and started again goes on.
 
 Each is installed from PyPI into an environment of its own beside .venv, once.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -41,9 +42,9 @@ def environment(name: str, *packages: str) -> Path:
     return folder / "bin"
 
 
-def dbt_beside_spark() -> Path:
-    """A Python that has dbt, and after it everything that the tests' own Python has."""
-    python = environment("dbt", "dbt-core>=1.9,<1.12", "dbt-spark>=1.9,<2") / "python"
+def beside_spark(name: str, *packages: str) -> Path:
+    """A Python that has these packages, and after them all that the tests' own Python has."""
+    python = environment(name, *packages) / "python"
     script = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     its = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout
     ours = sysconfig.get_paths()["purelib"]
@@ -149,7 +150,7 @@ def test_a_dbt_project_goes_on(tmp_path: Path) -> None:
 
     A table model in the block is refused: its CREATE TABLE AS cannot be resumed.
     """
-    python = dbt_beside_spark()
+    python = beside_spark("dbt", "dbt-core>=1.9,<1.12", "dbt-spark>=1.9,<2")
     write_orders(tmp_path / "in")
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     env = {
@@ -187,6 +188,57 @@ def test_a_dbt_project_goes_on(tmp_path: Path) -> None:
     third = start(tmp_path / "third")
     assert third.wait() != 0
     assert "CreateTableAsSelect: this SQL statement runs" in (tmp_path / "third").read_text()
+
+
+NOTEBOOK = """
+import json, sys
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+notebook = new_notebook(cells=[new_code_cell(text) for text in json.load(sys.stdin)])
+NotebookClient(notebook, timeout=600).execute()
+print(json.dumps([cell.outputs for cell in notebook.cells]))
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_notebook_goes_on(tmp_path: Path) -> None:
+    """The page's cell and a function of the notebook, in a kernel that is killed and in another."""
+    python = beside_spark("jupyter", "nbclient>=0.10,<1", "ipykernel>=6,<8")
+    page = (ROOT / "docs" / "platforms" / "notebooks.md").read_text()
+    cells = [
+        "from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()",
+        page.partition("```python\n")[2].partition("```")[0],
+        "def same(batches):\n    yield from batches",
+        "shuffle.checkpoint(spark.range(9).mapInArrow(same, 'id long'), progress=True)",
+        "shuffle.report()",
+    ]
+    env = {
+        **os.environ,
+        "PYTHONPATH": "",
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*settings_for(tmp_path), "pyspark-shell"]),
+    }
+
+    def run(*more: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [python, "-c", NOTEBOOK],
+            input=json.dumps([*cells, *more]),
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    killed = run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert "DeadKernelError" in killed.stderr, killed.stderr[-3000:]
+    again = run("print([stage.decision for stage in shuffle.report().stages])")
+    assert again.returncode == 0, again.stderr[-3000:]
+    *_, report, last = json.loads(again.stdout.splitlines()[-1])
+    assert last[0]["text"] == "['reuse', 'reuse']\n"
+    assert "<table" in report[0]["data"]["text/html"]
 
 
 def kill_driver(mark: str, scheduler: int) -> None:

@@ -29,7 +29,8 @@ _NO_WAITING = 1 << 40
 
 def started(engine: str) -> Started:
     """Return how an engine is started; only its own module needs its packages."""
-    module = importlib.import_module(f"durable_shuffle.bench.peers.engines.on_{engine}")
+    name = engine.replace("-", "_")
+    module = importlib.import_module(f"durable_shuffle.bench.peers.engines.on_{name}")
     found: Started = module.engine
     return found
 

@@ -39,7 +39,8 @@ def _engine(
         packages=packages,
         install=install,
         too_new=newest or {},
-        python_variable=f"{name.upper()}_PYTHON",
+        # not <NAME>_PYTHON: some of them take all variables of such a prefix for their settings
+        python_variable=f"PYTHON_FOR_{name.upper().replace('-', '_')}",
     )
 
 
@@ -76,6 +77,13 @@ ENGINES = (
         "#a21caf",
         ("daft",),
         _ONE_PROCESS,
+    ),
+    _engine(
+        "daft-ray",
+        "Daft on two CPUs of a Ray node, as on its native runner",
+        "#e11d48",
+        ("daft", "ray"),
+        _WITH_WORKERS,
     ),
     _engine(
         "sail",

@@ -14,6 +14,10 @@ import ray
 
 from durable_shuffle.bench.peers.engines.workload import PART, WORKERS, Job, Run
 
+_ADDRESS = "127.0.0.2"
+"""On loopback; Ray takes 127.0.0.1 for the address by which others reach this host. Some of its
+servers listen on all addresses all the same; they ask for the token that Ray makes."""
+
 _OBJECT_STORE_BYTES = 2 << 30
 _LONGEST_FOLDER = 40
 """Characters: below it Ray makes sockets, whose paths the kernel limits to 107."""
@@ -38,7 +42,7 @@ def ray_cluster(work: Path) -> Iterator[str]:
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=_OBJECT_STORE_BYTES,
-        _node_ip_address="127.0.0.1",
+        _node_ip_address=_ADDRESS,
         _temp_dir=folder if len(folder) <= _LONGEST_FOLDER else None,
     )
     try:

@@ -6,7 +6,7 @@ process, too, and pods are not at hand. Map and reduce are `mapInArrow` on both 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,16 +21,16 @@ Batches = Iterator[pa.RecordBatch]
 
 @contextmanager
 def engine(work: Path) -> Iterator[Run]:
-    """Start a server, and connect."""
+    """Start a server, and connect. The client ends first: later it would wait for the server."""
     del work
-    server = SparkConnectServer("127.0.0.1", 0)
-    server.start(background=True)
-    try:
+    with ExitStack() as ends:
+        server = SparkConnectServer("127.0.0.1", 0)
+        server.start(background=True)
+        ends.callback(server.stop)
         _, port = server.listening_address
         spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+        ends.callback(spark.stop)
         yield lambda job: _run(spark, job)
-    finally:
-        server.stop()
 
 
 def _run(spark: SparkSession, job: Job) -> pa.Table:

@@ -39,9 +39,12 @@ def test_an_engine_that_is_not_there_says_how_to_get_it() -> None:
     gone = replace(PEERS["ray"], packages=("no-such-engine",))
     assert gone.absent({}) == (
         "not installed: no-such-engine: pip install 'durable-shuffle[rivals]'; "
-        "RAY_PYTHON=<path> names another Python that has it"
+        "PYTHON_FOR_RAY=<path> names another Python that has it"
     )
-    assert gone.absent({"RAY_PYTHON": "/no/python"}) == "RAY_PYTHON names no Python: /no/python"
+    assert (
+        gone.absent({"PYTHON_FOR_RAY": "/no/python"})
+        == "PYTHON_FOR_RAY names no Python: /no/python"
+    )
 
 
 def test_a_package_that_is_too_new_is_refused_by_name() -> None:
@@ -51,7 +54,7 @@ def test_a_package_that_is_too_new_is_refused_by_name() -> None:
     peer = replace(PEERS["sail"], packages=("pyspark",), too_new={"pyspark": (4, 0)})
     assert peer.absent({}) == (
         f"does not start with pyspark {newest}: 'pyspark<4.0'; "
-        "SAIL_PYTHON=<path> names another Python that has it"
+        "PYTHON_FOR_SAIL=<path> names another Python that has it"
     )
     assert replace(peer, too_new={"pyspark": (99,)}).absent({}) is None
     assert below("4.1.4", (4, 2))
@@ -67,8 +70,8 @@ def test_versions_are_those_of_the_python_that_runs_it(tmp_path: Path) -> None:
     bare.chmod(0o755)
     peer = replace(PEERS["dask"], packages=("pyarrow",))
     assert peer.absent({}) is None
-    assert "not installed: pyarrow" in str(peer.absent({"DASK_PYTHON": str(bare)}))
-    assert peer.versions({"DASK_PYTHON": sys.executable}) == f"pyarrow {version('pyarrow')}"
+    assert "not installed: pyarrow" in str(peer.absent({"PYTHON_FOR_DASK": str(bare)}))
+    assert peer.versions({"PYTHON_FOR_DASK": sys.executable}) == f"pyarrow {version('pyarrow')}"
 
 
 @pytest.mark.soak

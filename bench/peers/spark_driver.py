@@ -60,27 +60,36 @@ _FAULT_SETTINGS: dict[Cluster, dict[str, str]] = {
 
 
 @contextmanager
-def session_settings(step: Step, work: Path) -> Iterator[dict[str, str]]:
-    """Yield Spark's settings for the session of a step; what they name lives that long."""
+def session_settings(step: Step, work: Path) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """Yield Spark's settings that are the peer's own, and all for the session of a step.
+
+    What they name lives as long as the session.
+    """
     peer, kind = PEERS[step.peer], FAULTS[step.fault].cluster
-    settings = peer.settings(os.environ, work) | _FAULT_SETTINGS[kind]
+    own = peer.settings(os.environ, work)
+    settings = own | _FAULT_SETTINGS[kind] | _PROMPT
     hosts = LOOPBACK if kind == "twins" else peer.hosts
     if not hosts:
-        yield {**settings, **_PROMPT}
+        yield own, settings
         return
     service = {k: v for k, v in settings.items() if k.startswith("spark.shuffle.service.")}
     daemons = {**service, "spark.master.rest.enabled": "false"}
     options = " ".join(f"-D{name}={value}" for name, value in daemons.items())
     environment = {**os.environ, "SPARK_DAEMON_JAVA_OPTS": options}
     with standalone(work, environment, SystemClock(), hosts) as cluster:
-        yield {**settings, **_PROMPT, "spark.master": cluster.url}
+        yield own, {**settings, "spark.master": cluster.url}
 
 
 class Driver:
     """One cluster; what it does goes into the event file."""
 
     def __init__(
-        self, work: Path, events: EventFile, settings: Mapping[str, str], clock: Clock
+        self,
+        work: Path,
+        events: EventFile,
+        own: Mapping[str, str],
+        settings: Mapping[str, str],
+        clock: Clock,
     ) -> None:
         self._work, self._events, self._clock = work, events, clock
         self._warm: set[tuple[str, str]] = set()
@@ -89,7 +98,7 @@ class Driver:
         self._spark = start_cluster(work, 16, work / "event-logs", settings)
         ship(self._spark)
         seconds = clock.monotonic() - start
-        self._events.emit("ready", seconds=seconds, settings=dict(settings))
+        self._events.emit("ready", seconds=seconds, settings=dict(own))
 
     def close(self) -> None:
         self._spark.stop()
@@ -181,8 +190,8 @@ def main(arguments: list[str]) -> None:
     work, events = Path(arguments[0]), EventFile(Path(arguments[1]))
     steps = [Step(**values) for values in json.loads(arguments[2])]
     pa.set_cpu_count(1)
-    with failures_told(events), session_settings(steps[0], work) as settings:
-        driver = Driver(work, events, settings, SystemClock())
+    with failures_told(events), session_settings(steps[0], work) as (own, settings):
+        driver = Driver(work, events, own, settings, SystemClock())
         try:
             for step in steps:
                 driver.run(step)

@@ -23,10 +23,11 @@ pytestmark = [pytest.mark.timeout(0), pytest.mark.spark]
 
 FULL = os.environ.get("BENCH_FULL") == "1"
 RECOVERY = (
-    "--workload W1,W2,W4,W5 --fault F1,F2,F3,F4,F5,F6,F7,F8,F9,F10 "
-    "--against native,checkpoint,parquet,dask --scale 0.25 --seed 1 --rounds 3"
+    "--workload W1,W2,W4,W5 --fault F1,F2,F3,F4,F5,F6,F7,F8,F9,F10,F11 "
+    "--against native,ess,fallback,buckets,checkpoint,parquet,dask --scale 0.25 --seed 1 --rounds 3"
     if FULL
-    else "--workload W4,W5 --fault F1,F2,F3,F4 --against native --scale 0.25 --seed 1"
+    else "--workload W4,W5 --fault F1,F2,F3,F4,F11 "
+    "--against native,ess,fallback,buckets,celeborn,celeborn-2,uniffle --scale 0.25 --seed 1"
 )
 THROUGHPUT = "--workload W1,W2 --against native,checkpoint,parquet --scale 0.1 --rounds 3"
 
@@ -95,9 +96,14 @@ def test_recovery(benchmark: Any, only_when_measuring: None, tmp_path: Path) -> 
     ]  # fmt: skip
     pictures = "\n\n".join(f"![{p.stem}](pictures/{p.name})" for p in made)
     schedule = "\n".join(document["schedule"])
+    versions = "; ".join(f"{p['name']}: {p['versions']}" for p in document["peers"])
+    gone = {r["cell"].split()[2].rstrip(","): r["why"] for r in document["refused"]}
+    measured = {s["peer"] for s in document["summary"]}
+    told = "".join(f"\n\nNot run: {n}: {why}." for n, why in gone.items() if n not in measured)
     write_block(
         "recovery",
-        f"{caption(document, 'recovery', RECOVERY)} `--html FILE` makes a page of it.\n\n"
+        f"{caption(document, 'recovery', RECOVERY)} `--html FILE` makes a page of it. "
+        f"Versions: {versions}.{told}\n\n"
         f"{table(head, rows)}\n\n{pictures}\n\n```text\n{schedule}\n```\n",
     )
 

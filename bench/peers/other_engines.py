@@ -5,16 +5,19 @@ from durable_shuffle.bench.peers.peer import Peer, all_faults_but
 ENGINE_DRIVER = "durable_shuffle.bench.peers.engine_driver"
 
 _RIVALS = "pip install 'durable-shuffle[rivals]'"
-_NO_LEDGER = {"W5": "not written for it: no ledger"}
+_NO_SPARK = {
+    "W5": "not written for it: no ledger",
+    "F11": "only Spark's executors are decommissioned by a signal",
+}
 _WITH_WORKERS = {
-    **_NO_LEDGER,
     **all_faults_but(
         ("F1", "F2", "F4"), "it has no commit or storage of this project that this fault is about"
     ),
+    **_NO_SPARK,
 }
 _ONE_PROCESS = {
-    **_NO_LEDGER,
     **all_faults_but(("F4",), "it is one process without storage of its own: only F4 can hit it"),
+    **_NO_SPARK,
 }
 
 

@@ -1,6 +1,8 @@
 """Engines other than Spark's JVM: what they refuse, and a run of each under each of its faults."""
 
+import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +14,12 @@ from durable_shuffle.bench.matrix.figures import Figures, failures
 from durable_shuffle.bench.matrix.matrix import RecoveryOptions, plan_steps
 from durable_shuffle.bench.matrix.spark_runner import SparkRunner
 from durable_shuffle.bench.peers.installed import below, version
-from durable_shuffle.bench.peers.other_engines import ENGINES
+from durable_shuffle.bench.peers.other_engines import ENGINE_DRIVER, ENGINES
 from durable_shuffle.bench.peers.systems import PEERS
 from durable_shuffle.bench.workloads.cases import plan_cells
 from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.oracle import Oracle
+from durable_shuffle.bench.workloads.step import Step
 from durable_shuffle.shuffle.base.clock import SystemClock
 
 ONE_PROCESS = ("daft", "sail", "polars")
@@ -74,6 +77,19 @@ def test_versions_are_those_of_the_python_that_runs_it(tmp_path: Path) -> None:
     assert peer.versions({"PYTHON_FOR_DASK": sys.executable}) == f"pyarrow {version('pyarrow')}"
 
 
+def test_an_engine_that_does_not_start_says_why(tmp_path: Path) -> None:
+    """The parent learns the reason, not only that its process has ended."""
+    step = Step(0, 0, "W4", "F0", "no-such-engine", 1, 0.01, 0, 1, 1)
+    events = tmp_path / "events.jsonl"
+    command = [sys.executable, "-m", ENGINE_DRIVER, str(tmp_path), str(events)]
+    steps = json.dumps([step.to_dict()])
+    done = subprocess.run([*command, steps], capture_output=True, check=False)
+    assert done.returncode == 1
+    (line,) = events.read_text().splitlines()
+    assert json.loads(line)["event"] == "failed"
+    assert "on_no_such_engine" in json.loads(line)["error"]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("workload", ["W1", "W2", "W4"])
@@ -99,6 +115,7 @@ def _measured(
     cells, _ = plan_cells([workload], faults, [name], {})
     options = RecoveryOptions(scale=0.02, seed=seed)
     steps, _ = plan_steps(options, [c for c in cells if c.peer == name])
-    runs = SparkRunner(work, SystemClock(), print).run(steps)
-    figures, _ = collect(work, runs, Oracle(options.scale, seed))
+    results = SparkRunner(work, SystemClock(), print).run(steps)
+    assert results.failed == {}
+    figures, _ = collect(work, results.runs, Oracle(options.scale, seed))
     return {f.fault: f for f in figures}

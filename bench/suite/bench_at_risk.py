@@ -61,13 +61,8 @@ def told(
     cold = answer(start(stored, data, query))["seconds"]
     costs = []
     for n in range(kills):
-        moment = draw.uniform(0, whole["seconds"])
-        root = folder / f"killed{n}"
-        victim = start(root, data, query, budget)
-        ran = killed_after(victim, root, moment)
-        again = answer(start(root, data, query, budget))
-        assert again["rows"] == whole["rows"]
-        costs.append(ran + again["seconds"] - whole["seconds"])
+        ran, again = killed_and_run_again(folder / f"killed{n}", data, query, budget, whole, draw)
+        costs.append(ran + again - whole["seconds"])
     bar = 1.1 * float(budget.split()[0]) + cold
     good = max(costs) <= bar
     most = f"{max(costs):.1f}" + ("" if good else " (missed)")
@@ -76,6 +71,42 @@ def told(
     print("  ".join(row))
     record("at-risk", HEAD, row)
     return good
+
+
+def killed_and_run_again(
+    root: Path, data: Path, query: str, budget: str, whole: dict[str, Any], draw: random.Random
+) -> tuple[float, float]:
+    """Kill a driver at a random moment, start another; return how long each ran.
+
+    Args:
+        whole: answer of a driver that was not killed; the second one must have its rows.
+    """
+    victim = start(root, data, query, budget)
+    ran = killed_after(victim, root, draw.uniform(0, whole["seconds"]))
+    again = answer(start(root, data, query, budget))
+    assert again["rows"] == whole["rows"]
+    assert again["total"]["producers_rerun"] == 0
+    return ran, float(again["seconds"])
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("query", ["q09", "q18"])
+def test_rows_after_kills(tmp_path: Path, query: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever was left to Spark when a driver died, the next one has the same rows, and nothing
+    that was committed runs again."""
+    number = int(os.environ.get("DURABLE_SHUFFLE_SEED", random.SystemRandom().randrange(2**31)))
+    with capsys.disabled():  # a soak run keeps it
+        print(f"seed={number}")
+    draw = random.Random(number)
+    data = generate_all(tmp_path / "data", 0.05).folder
+    for budget in ("1 s", "3 s"):
+        folder = tmp_path / budget.replace(" ", "")
+        folder.mkdir()
+        whole = answer(start(folder / "whole", data, query, budget))
+        for n in range(5):
+            killed_and_run_again(folder / f"killed{n}", data, query, budget, whole, draw)
 
 
 def killed_after(victim: Any, root: Path, seconds: float) -> float:

@@ -33,12 +33,16 @@ def night(session: SparkSession, folder: str, root: str, days: range) -> tuple[A
         return found, shuffle.report().total()
 
 
-def test_a_night_runs_only_its_own_day(session: SparkSession, tmp_path: Path, root: str) -> None:
-    """Five nights: rows are Spark's, each night runs the producers of one day, and reuses all
-    others."""
+@pytest.mark.parametrize(
+    "nights", [5, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+)
+def test_a_night_runs_only_its_own_day(
+    session: SparkSession, tmp_path: Path, root: str, nights: int
+) -> None:
+    """Rows are Spark's, each night runs the producers of one day, and reuses all others."""
     folder = str(tmp_path / "table")
     first: dict[str, int] = {}
-    for number in range(1, 6):
+    for number in range(1, nights + 1):
         append_day(session, folder, number)
         days = range(1, number + 1)
         found, total = night(session, folder, root, days)

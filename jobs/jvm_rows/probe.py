@@ -5,7 +5,9 @@ and has Java decode it again. No Spark job runs. Anything unexpected is a reason
 rows go through Python workers.
 """
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -47,8 +49,20 @@ _STORED = pa.schema([("number", pa.int64()), ("text", pa.string())])
 _MIB = 1 << 20
 
 
-_ANSWERS: WeakKeyDictionary[SparkContext, str] = WeakKeyDictionary()
-"""What `why_refused` found, per application."""
+_LOCK = threading.Lock()
+_ANSWERS: WeakKeyDictionary[SparkContext, Future[str]] = WeakKeyDictionary()
+"""What `probe` found or is finding out, per application."""
+
+
+def start_probe(spark: SparkSession) -> Future[str]:
+    """Find out beside what the caller does next; harmless to repeat."""
+    context = spark.sparkContext
+    with _LOCK:
+        if context not in _ANSWERS:
+            pool = ThreadPoolExecutor(1, thread_name_prefix="durable-probe")
+            _ANSWERS[context] = pool.submit(probe, spark)
+            pool.shutdown(wait=False)
+        return _ANSWERS[context]
 
 
 def why_refused(spark: SparkSession) -> str:
@@ -56,10 +70,7 @@ def why_refused(spark: SparkSession) -> str:
 
     Takes about a second, once per application.
     """
-    context = spark.sparkContext
-    if context not in _ANSWERS:
-        _ANSWERS[context] = probe(spark)
-    return _ANSWERS[context]
+    return start_probe(spark).result()
 
 
 def probe(spark: SparkSession) -> str:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.jvm_rows.encoder import Encoding, Placed
 from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
-from durable_shuffle.jobs.jvm_rows.probe import why_refused
+from durable_shuffle.jobs.jvm_rows.probe import start_probe, why_refused
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
@@ -35,6 +35,11 @@ class Route:
     def __init__(self, spark: SparkSession, rows_in: RowsIn) -> None:
         self._spark, self._rows_in = spark, rows_in
         self._refused: str | None = None
+
+    def prepare(self) -> None:
+        """Start to find out what this session can do; whoever asks later waits less."""
+        if self._rows_in != "python":
+            start_probe(self._spark)
 
     def kinds(self, schema: StructType, stored: pa.Schema) -> str | None:
         """Return the kinds of the columns if the JVM encodes and decodes them, else None.

@@ -156,9 +156,11 @@ class QueryRunner:
         return PlannedQuery(df, call.name, self._engine, self._stages, call.version, conf)
 
     def _first_plan(self, df: DataFrame, call: QueryCall, conf: Mapping[str, str]) -> PlannedQuery:
-        """Plan the query; the first time, check meanwhile whether this Spark's plans are known."""
+        """Plan the query; the first time, check meanwhile whether this Spark's plans are known, and
+        whether rows can stay in the JVM."""
         if self._checked:
             return self._query(df, call, conf)
+        self._engine.route.prepare()
         with ThreadPoolExecutor(1, thread_name_prefix="durable-check") as pool:
             check = pool.submit(check_internals, self._spark)
             try:

@@ -17,6 +17,10 @@ _RULER = (
 )
 
 
+_BEYOND = (
+    "Spark's, beyond those of all sessions here. Sessions for F10 also have speculation, those for "
+    "F11 spark.decommission.enabled."
+)
 _AS_TYPED = "white-space:pre-wrap;overflow-wrap:anywhere"
 
 
@@ -29,7 +33,7 @@ def how_measured(peers: Sequence[dict[str, Any]]) -> list[Html]:
         section("How it was measured", _RULER),
         section("Systems"),
         table(["", "what it is", "versions"], rows, left=3),
-        section("Settings", "Spark's, beyond those of all sessions here.") if settings else Html(),
+        section("Settings", _BEYOND) if settings else Html(),
         *settings,
         section("How to add a system", "In the file bench/peers/systems.py of the source:"),
         element("div", told, class_="card mono", style=_AS_TYPED),

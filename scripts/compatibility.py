@@ -2,6 +2,7 @@
 
     python scripts/compatibility.py                            # all pairs that can be had
     python scripts/compatibility.py --spark 4.0 4.1 --python 3.12 --quick
+    python scripts/compatibility.py --servers                  # only other servers of Connect
 
 Each pair has an environment of its own, .venv-compat-<PySpark>-<Python>, made once with pip; the
 newest patch of the PySpark version is installed. A Python that this machine does not have is told
@@ -9,6 +10,7 @@ and left out. The page keeps the last result of every pair.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -39,6 +41,12 @@ QUICK = (
     "test_connect.py",
 )
 """Files of tests/spark that touch each way to wrap a stage and all of Spark's internals once."""
+SERVERS = {"pysail": ("4.1", ("pysail==0.7.*",))}
+"""Other servers of Spark Connect -> PySpark of the client, and what to install from PyPI."""
+SERVER_HEAD = (
+    *("server, client", "runs", "missing"),
+    *("`durable`, `checkpoint`, `repartition`, `stage`", "day"),
+)
 NOT_NEEDED = ("ruff", "mypy", "import-linter", "zensical", "pyright", "gcsfs", "adlfs", "durable")
 """Parts of the `dev` extra that the Spark tests do without."""
 
@@ -54,20 +62,20 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def needed_by_tests() -> list[str]:
+def needed_by_tests() -> tuple[str, ...]:
     """Return what the tests need beside the package, from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     dev = project["optional-dependencies"]["dev"]
-    return [r for r in dev if not r.startswith(("pyspark", *NOT_NEEDED))]
+    return tuple(r for r in dev if not r.startswith(("pyspark", *NOT_NEEDED)))
 
 
-def environment(spark: str, python: str, interpreter: str) -> Path:
-    """Return the interpreter of the pair's environment; installs what is missing."""
-    folder = ROOT / f".venv-compat-{spark}-{python}"
+def environment(spark: str, name: str, interpreter: str, extras: tuple[str, ...]) -> Path:
+    """Return the interpreter of an environment; installs what is missing."""
+    folder = ROOT / f".venv-compat-{name}"
     if not (folder / "bin" / "python").exists():
         subprocess.run([interpreter, "-m", "venv", folder], check=True)
     own = folder / "bin" / "python"
-    wanted = ["-e", f"{ROOT}[demo,s3]", f"pyspark[connect]=={spark}.*", *needed_by_tests()]
+    wanted = ["-e", f"{ROOT}[demo,s3]", f"pyspark[connect]=={spark}.*", *extras]
     pip = [own, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, *wanted], check=True, cwd=ROOT)
     return own
@@ -97,6 +105,29 @@ def run(python: Path, files: tuple[str, ...]) -> tuple[int, int, float]:
     return count["tests"] - failed - count["skipped"], failed, seconds
 
 
+def try_servers() -> int:
+    """Try the other servers of Spark Connect; return how many answered not as it is known."""
+    failures = 0
+    for name, (spark, packages) in SERVERS.items():
+        own = environment(spark, name, sys.executable, packages)
+        command = [own, str(ROOT / "scripts" / "other_server.py"), name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        sys.stdout.write(done.stdout)
+        failures += done.returncode != 0
+        if not done.stdout.strip():
+            continue
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        refused = found["stages"] != "run"
+        cells = (
+            f"{found['server']}, {found['client']}",
+            *(", ".join(found[what]) or "nothing" for what in ("runs", "missing")),
+            "refused by name (`IncompatibleError`)" if refused else "run",
+            datetime.now(UTC).date().isoformat(),
+        )
+        PAGE.write_text(with_row(PAGE.read_text(), "servers", SERVER_HEAD, cells))
+    return failures
+
+
 def main() -> int:
     """Run what was asked for; exit status 1 if a test failed or nothing could be run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -104,7 +135,10 @@ def main() -> int:
     parser.add_argument("--python", nargs="+", default=PYTHON_VERSIONS, metavar="3.x")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--tests", nargs="+", metavar="FILE", help="only these of tests/spark")
+    parser.add_argument("--servers", action="store_true", help="only other servers")
     options = parser.parse_args()
+    if options.servers:
+        return try_servers()
     if not all(re.fullmatch(r"\d\.\d+", v) for v in (*options.spark, *options.python)):
         parser.error("versions are given as 4.1 or 3.12: the newest patch is taken")
     every = sorted(p.name for p in (ROOT / "tests" / "spark").glob("test_*.py"))
@@ -118,7 +152,7 @@ def main() -> int:
         for spark in options.spark:
             sys.stdout.write(f"PySpark {spark}, Python {minor}\n")
             sys.stdout.flush()
-            own = environment(spark, minor, interpreter)
+            own = environment(spark, f"{spark}-{minor}", interpreter, needed_by_tests())
             passed, failed, seconds = run(own, files)
             ran, failures = ran + 1, failures + failed + (passed == 0)
             which = {QUICK: "quick", tuple(every): "all of tests/spark"}.get(files)
@@ -127,7 +161,7 @@ def main() -> int:
             figures = (which, str(passed), str(failed), f"{seconds:.0f}", day)
             cells = (f"{spark}, {minor}", exact_versions(own), *figures)
             PAGE.write_text(with_row(PAGE.read_text(), "matrix", HEAD, cells))
-    return int(failures > 0 or ran == 0)
+    return int(failures + try_servers() > 0 or ran == 0)
 
 
 if __name__ == "__main__":

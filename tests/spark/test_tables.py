@@ -4,72 +4,64 @@ Both formats exist for older versions of PySpark only, so the program `tables_dr
 such a one, which `scripts/table_formats.py` fetches.
 """
 
-import importlib.util
-import os
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from table_cases import HISTORIES
+import table_session
+from table_cases import History
+from table_histories import HISTORIES, SAMPLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
-SCRIPT = Path(__file__).parents[2] / "scripts" / "table_formats.py"
-ROWS = [
-    f"{history.name}, {step.what}: {read}"
-    for history in HISTORIES
-    for step in history.steps
-    for read in step.found
-]
+SHORT = [h.begun(SAMPLE[h.name]) for h in HISTORIES if h.name in SAMPLE]
+LONG = [h for h in HISTORIES if SAMPLE.get(h.name, 0) is not None]
 
 
-def table_formats() -> ModuleType:
-    """Return the script that fetches both formats, as a module."""
-    spec = importlib.util.spec_from_file_location("table_formats", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def rows(histories: list[History]) -> list[tuple[str, str]]:
+    """Return history and name of each row of the matrix."""
+    return [(history.name, row) for history in histories for row in history.rows()]
 
 
-def answer_of(program: str, programs: Any, folder: Path) -> dict[str, Any]:
+def answer_of(program: str, programs: Any, folder: Path, *more: str) -> dict[str, Any]:
     """Run a program that reads tables of both formats, and return its answer."""
-    formats = table_formats()
-    minor = formats.installed() if formats.installed() in formats.JARS else formats.NEWEST
-    missing = formats.missing(minor)
-    if missing:
-        text = f"{missing} is missing: run {Path(sys.executable).name} scripts/table_formats.py"
-        assert not os.environ.get("CI"), text
-        pytest.skip(text)
-    environment = formats.environment(minor)
-    folders = [environment.pop("PYTHONPATH", ""), str(SCRIPT.parents[1] / "src")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    jars = ",".join(map(str, formats.jars_of(minor)))
-    answer: dict[str, Any] = programs.run(program, folder, jars, env=environment)
+    minor, jars, environment = table_session.found()
+    answer: dict[str, Any] = programs.run(program, folder, jars, *more, env=environment)
     assert answer["spark"].startswith(minor)
     return answer
 
 
 @pytest.fixture(scope="module")
 def seen(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program found wrong, by row."""
-    return answer_of("tables_driver", programs, tmp_path_factory.mktemp("tables"))
+    """What the program found wrong in the sample, by row."""
+    names = [f"{name}:{steps}" if steps else name for name, steps in SAMPLE.items()]
+    return answer_of("tables_driver", programs, tmp_path_factory.mktemp("tables"), *names)
+
+
+@pytest.fixture(scope="module")
+def seen_in_the_rest(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program found wrong in the other histories, by row."""
+    names = [history.name for history in LONG]
+    return answer_of("tables_driver", programs, tmp_path_factory.mktemp("tables"), *names)
 
 
 def test_there_are_enough_rows() -> None:
     """The matrix of both formats covers operations in both directions."""
     decisions = [d for h in HISTORIES for step in h.steps for d in step.found.values()]
-    assert len(decisions) >= 80
-    assert min(decisions.count("fresh"), decisions.count("reuse")) >= 35
+    assert len(decisions) >= 230
+    assert min(decisions.count("fresh"), decisions.count("reuse")) >= 100
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_histories(seen: dict[str, Any], row: str) -> None:
+@pytest.mark.parametrize(("history", "row"), rows(SHORT))
+def test_histories(seen: dict[str, Any], history: str, row: str) -> None:
     """After each operation a read finds its stage if its rows are the same, and Spark's rows."""
-    history, _, rest = row.partition(", ")
-    assert seen[history][rest] == []
+    assert seen[history][row] == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("history", "row"), rows(LONG))
+def test_long_histories(seen_in_the_rest: dict[str, Any], history: str, row: str) -> None:
+    """The same where names, types or files stay as they were."""
+    assert seen_in_the_rest[history][row] == []
 
 
 def test_tables_on_connect(programs: Any, tmp_path: Path) -> None:

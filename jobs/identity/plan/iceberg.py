@@ -11,7 +11,7 @@ holds its snapshot itself. But since 4.1 Spark loads a table again for each plan
 does not say from which catalog it comes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, UnknownInternalsError
@@ -23,8 +23,12 @@ _METADATA_TABLE = "org.apache.iceberg.BaseMetadataTable"
 _STATIC = "org.apache.iceberg.StaticTableOperations"
 _PUSH = "org.apache.spark.sql.execution.datasources.v2.PushDownUtils"
 _TASK = "BaseFileScanTask{"
+_LINEAGE = ("_row_id", "_last_updated_sequence_number")
+"""Columns whose values come from the commit that added a file, not from the file."""
 _HOLDS_SNAPSHOT = "timeTravel"
 """Field of tables that hold their snapshot."""
+_VERSIONS = ("snapshotId", "branch")
+"""Fields of tables that do not."""
 
 
 def is_moving(jvm: Jvm, relation: Any) -> bool:
@@ -88,7 +92,11 @@ def table_tokens(jvm: Jvm, table: Any) -> list[str]:
     """Return what decides how a table's files become rows."""
     inner = table.table()
     if is_metadata(jvm, table):
-        return [str(inner.name()), _metadata_file(_base(jvm, table))]
+        now = _base(jvm, table).operations().current()
+        # a table that is made again at the same place counts its metadata files from one
+        when = now.metadataFileLocation(), now.uuid(), now.lastUpdatedMillis()
+        which = [jvm.field(table, one) for one in _VERSIONS if jvm.has_field(table, one)]
+        return [str(inner.name()), *map(str, when), *map(str, which)]
     mapping = dict(inner.properties()).get("schema.name-mapping.default", "")
     schema = jvm.member(table, "snapshotSchema", "schema")
     return [str(schema.toString()), str(table.schema().json()), str(mapping)]
@@ -112,13 +120,16 @@ def scan_of(jvm: Jvm, table: Any, options: Any, conditions: Sequence[Any]) -> An
     return builder.build()
 
 
-def scanned_files(jvm: Jvm, scan: Any) -> list[str]:
+def scanned_files(jvm: Jvm, scan: Any, columns: Set[str]) -> list[str]:
     """Return one line per file of a scan, with its delete files and what it is asked for, sorted.
 
     Args:
         scan: of the class `SCAN`.
+        columns: names of the columns that the query may use.
     """
     tasks = jvm.call(scan, "tasks")
+    if not columns.isdisjoint(_LINEAGE):
+        return sorted(f"{t.toString()} {sorted(_deletes(t))} {_added(t)}" for t in tasks.toArray())
     together = jvm.root.org.apache.iceberg.BaseScanTaskGroup(tasks)
     if int(together.filesCount()) > int(tasks.size()):  # there are delete files
         return sorted(f"{task.toString()} {sorted(_deletes(task))}" for task in tasks.toArray())
@@ -152,6 +163,12 @@ def _base(jvm: Jvm, table: Any) -> Any:
 
 def _metadata_file(base: Any) -> str:
     return str(base.operations().current().metadataFileLocation())
+
+
+def _added(task: Any) -> str:
+    """Return what the commit that added a file says of it."""
+    file = task.file()
+    return f"{file.dataSequenceNumber()} {file.firstRowId()}"
 
 
 def _deletes(task: Any) -> Iterator[str]:

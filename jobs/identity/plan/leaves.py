@@ -112,7 +112,11 @@ class PlanLeaves:
             relation.partitionSchema().json(),
         ]
         self._walk.visit(relation.bucketSpec())
-        self._sources.options(self._jvm.entries(relation.options()))
+        options = self._jvm.entries(relation.options())
+        if delta.is_delta_index(self._jvm.class_name(relation.location())):
+            self._walk.tokens += delta.columns_in_files(relation.fileFormat())
+            options = delta.without_version(options)
+        self._sources.options(options)
         self._files(relation.location(), places)
 
     def _relation_v2(self, node: Any, name: str) -> None:
@@ -125,7 +129,7 @@ class PlanLeaves:
             places = [over(self._jvm, one, ids) for one in found]
             if iceberg.is_moving(self._jvm, node):  # it could not be fixed
                 places = []
-            self._iceberg(table, node.options(), places)
+            self._iceberg(node, places)
             return
         if not self._jvm.is_a(table, _FILE_TABLE):
             self._sources.table(table)
@@ -137,12 +141,14 @@ class PlanLeaves:
         self._sources.use(node)
         self._files(table.fileIndex())
 
-    def _iceberg(self, table: Any, options: Any, places: Sequence[Sequence[Any]]) -> None:
+    def _iceberg(self, node: Any, places: Sequence[Sequence[Any]]) -> None:
         """Append an Iceberg table.
 
         Args:
+            node: the relation.
             places: the conditions at each place in the plan; none if the table moves.
         """
+        table, options = node.table(), node.options()
         self._walk.origin(table)
         what = f"the Iceberg table {table.name()}, in an unknown form,"
         if not places:
@@ -150,20 +156,23 @@ class PlanLeaves:
             return
         try:
             scans = [iceberg.scan_of(self._jvm, table, options, found) for found in places]
-            self._iceberg_scans(table, scans)
+            self._iceberg_scans(node, scans)
         except JVM_ERRORS:
             self._walk.give_up_on(what, table)
 
-    def _iceberg_scans(self, table: Any, scans: Sequence[Any]) -> None:
+    def _iceberg_scans(self, node: Any, scans: Sequence[Any]) -> None:
         """Append scans of one Iceberg table."""
+        table = node.table()
         tokens = iceberg.table_tokens(self._jvm, table)
         if any(self._jvm.class_name(scan) != iceberg.SCAN for scan in scans):
             raise UnknownInternalsError("another kind of scan")
         if iceberg.is_metadata(self._jvm, table):
+            self._sources.use(node)
             files = [tokens]
         else:
             self._walk.tokens += tokens
-            files = [iceberg.scanned_files(self._jvm, scan) for scan in scans]
+            columns = {str(column.name()) for column in items(node.output())}
+            files = [iceberg.scanned_files(self._jvm, scan, columns) for scan in scans]
         self._listed(files)
 
     def _scan_v2(self, node: Any, name: str) -> None:

@@ -1,4 +1,6 @@
-"""Reads Delta and Iceberg tables: `tables_driver.py FOLDER JARS [FORMAT]`; prints JSON.
+"""Reads Delta and Iceberg tables: `tables_driver.py FOLDER JARS HISTORY...`; prints JSON.
+
+`HISTORY:3` runs the first three steps of a history.
 
 It runs on a PySpark that both formats exist for, which may be another one than that of the tests.
 """
@@ -50,15 +52,17 @@ def session(builder: Any, folder: Path, jars: str) -> SparkSession:
 def main() -> None:
     """Judge every history."""
     sys.path.insert(0, str(SUPPORT))
-    from table_cases import HISTORIES, Place, judge
+    from table_cases import Place, judge
+    from table_histories import HISTORIES
 
     folder = Path(sys.argv[1])
     spark = session(SparkSession.builder.master("local[2]"), folder, sys.argv[2])
     answer: dict[str, Any] = {"spark": spark.version}
-    wanted = sys.argv[3:] or [history.name for history in HISTORIES]
-    for history in (history for history in HISTORIES if history.name in wanted):
-        place = Place(spark, str(folder))
-        answer[history.name] = judge(place, history, str(folder / "root"))
+    known = {history.name: history for history in HISTORIES}
+    for wanted in sys.argv[3:]:
+        name, _, steps = wanted.partition(":")
+        history = known[name].begun(int(steps) if steps else None)
+        answer[name] = judge(Place(spark, str(folder)), history, str(folder / "root"))
     print(json.dumps(answer))
     spark.stop()
 

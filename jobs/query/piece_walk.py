@@ -163,7 +163,7 @@ class _PhysicalLeaves(PlanLeaves):
         self._walk.visit(_element(node, "runtimeFilters"))
         table = _element(node, "table")
         if self._jvm.class_name(node.scan()) == iceberg.SCAN:
-            self._iceberg_scan(table, node.scan())
+            self._iceberg_scan(table, node)
             return
         self.hidden = True
         self._sources.scan(node.scan())
@@ -173,14 +173,15 @@ class _PhysicalLeaves(PlanLeaves):
         else:
             self._sources.table(table)
 
-    def _iceberg_scan(self, table: Any, scan: Any) -> None:
+    def _iceberg_scan(self, table: Any, node: Any) -> None:
+        scan = node.scan()
         self._walk.origin(scan)
         try:
             self._walk.tokens += [
                 str(scan.readSchema().json()),
                 iceberg.filters_of(self._jvm, scan),
             ]
-            self._iceberg_scans(table, [scan])
+            self._iceberg_scans(table, node.output(), [scan])
         except JVM_ERRORS:
             self._walk.give_up_on(f"the Iceberg table {table.name()}, in an unknown form,", table)
 

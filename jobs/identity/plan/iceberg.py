@@ -27,8 +27,8 @@ _LINEAGE = ("_row_id", "_last_updated_sequence_number")
 """Columns whose values come from the commit that added a file, not from the file."""
 _HOLDS_SNAPSHOT = "timeTravel"
 """Field of tables that hold their snapshot."""
-_VERSIONS = ("snapshotId", "branch")
-"""Fields of tables that do not."""
+_VERSIONS = (_HOLDS_SNAPSHOT, "snapshotId", "branch", "tag", "asOfTimestamp")
+"""Fields of tables and of their scans that say which version is read."""
 
 
 def is_moving(jvm: Jvm, relation: Any) -> bool:
@@ -95,11 +95,16 @@ def table_tokens(jvm: Jvm, table: Any) -> list[str]:
         now = _base(jvm, table).operations().current()
         # a table that is made again at the same place counts its metadata files from one
         when = now.metadataFileLocation(), now.uuid(), now.lastUpdatedMillis()
-        which = [jvm.field(table, one) for one in _VERSIONS if jvm.has_field(table, one)]
-        return [str(inner.name()), *map(str, when), *map(str, which)]
+        return [str(inner.name()), *map(str, when), *versions(jvm, table)]
     mapping = dict(inner.properties()).get("schema.name-mapping.default", "")
     schema = jvm.member(table, "snapshotSchema", "schema")
     return [str(schema.toString()), str(table.schema().json()), str(mapping)]
+
+
+def versions(jvm: Jvm, obj: Any) -> list[str]:
+    """Return what a table or a scan says of the version that it reads."""
+    found = {name: jvm.field(obj, name) for name in _VERSIONS if jvm.has_field(obj, name)}
+    return [f"{name} {version}" for name, version in found.items()]
 
 
 def scan_of(jvm: Jvm, table: Any, options: Any, conditions: Sequence[Any]) -> Any:

@@ -156,22 +156,24 @@ class PlanLeaves:
             return
         try:
             scans = [iceberg.scan_of(self._jvm, table, options, found) for found in places]
-            self._iceberg_scans(node, scans)
+            self._iceberg_scans(table, node.output(), scans)
         except JVM_ERRORS:
             self._walk.give_up_on(what, table)
 
-    def _iceberg_scans(self, node: Any, scans: Sequence[Any]) -> None:
-        """Append scans of one Iceberg table."""
-        table = node.table()
+    def _iceberg_scans(self, table: Any, output: Any, scans: Sequence[Any]) -> None:
+        """Append scans of one Iceberg table.
+
+        Args:
+            output: the columns of the operator.
+        """
         tokens = iceberg.table_tokens(self._jvm, table)
         if any(self._jvm.class_name(scan) != iceberg.SCAN for scan in scans):
             raise UnknownInternalsError("another kind of scan")
         if iceberg.is_metadata(self._jvm, table):
-            self._sources.use(node)
-            files = [tokens]
+            files = [[*tokens, *iceberg.versions(self._jvm, scan)] for scan in scans]
         else:
             self._walk.tokens += tokens
-            columns = {str(column.name()) for column in items(node.output())}
+            columns = {str(column.name()) for column in items(output)}
             files = [iceberg.scanned_files(self._jvm, scan, columns) for scan in scans]
         self._listed(files)
 

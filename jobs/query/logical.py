@@ -9,7 +9,7 @@ Source: `AdaptiveSparkPlanExec.replaceWithQueryStagesInLogicalPlan` of Apache Sp
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from pyspark.sql import SparkSession
 
@@ -22,12 +22,21 @@ Placing = Literal["placed", "elsewhere", "unknown"]
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
 
 
+class _Operator(NamedTuple):
+    """An operator of the JVM, with what would cost calls to ask again."""
+
+    plan: Any
+    number: int
+    """Identity hash."""
+    children: "list[_Operator]"
+
+
 class LogicalPlan:
     """The plan of one query. Its session must be the active session of the calling thread."""
 
     def __init__(self, jvm: Jvm, session: SparkSession, execution: Any, plan: Any) -> None:
         self._jvm, self._session, self._execution = jvm, session, execution
-        self._plan = plan
+        self._root = self._read(plan)
         self._copies: dict[int, list[tuple[Any, Any]]] = {}
         """Identity hash -> (an operator, the copy with other children, or leaf, in its place)."""
         self._leaves: dict[int, Any] = {}
@@ -42,7 +51,7 @@ class LogicalPlan:
         """Return the physical plan, ready to run."""
         answer = getattr(
             self._jvm.root, "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer"
-        )(self._plan)
+        )(self._root.plan)
         physical = self._execution.planner().plan(answer).next()
         executions = self._jvm.module("org.apache.spark.sql.execution.QueryExecution")
         return executions.prepareForExecution(self._execution.preparations(), physical)
@@ -97,7 +106,7 @@ class LogicalPlan:
                 nullable = self._jvm.module(
                     "org.apache.spark.sql.catalyst.analysis.UpdateAttributeNullability"
                 )
-                self._plan = nullable.apply(propagate.apply(self._plan))
+                self._root = self._read(nullable.apply(propagate.apply(self._root.plan)))
                 del self._leaves[cut.number]
             return
         size = catalyst.statistics(
@@ -150,24 +159,29 @@ class LogicalPlan:
         """Replace an operator wherever it occurs; return whether it did."""
         number, found = self._hash(old), False
 
-        def over(operator: Any) -> Any:
+        def over(operator: _Operator) -> _Operator:
             nonlocal found
-            if self._hash(operator) == number and operator.fastEquals(old):
+            if operator.number == number and operator.plan.fastEquals(old):
                 found = True
-                return new
-            children = items(operator.children())
-            changed = [over(child) for child in children]
-            if all(one is other for one, other in zip(children, changed, strict=True)):
+                return self._read(new)
+            children = [over(child) for child in operator.children]
+            if all(one is other for one, other in zip(operator.children, children, strict=True)):
                 return operator
-            copy = operator.withNewChildren(self._jvm.to_seq(changed))
-            assert self._hash(copy) != self._hash(operator), "Spark took the new child for the old"
-            self._copies.setdefault(self._hash(operator), []).append((operator, copy))
-            return copy
+            plans = [child.plan for child in children]
+            copy = operator.plan.withNewChildren(self._jvm.to_seq(plans))
+            changed = _Operator(copy, self._hash(copy), children)
+            assert changed.number != operator.number, "Spark took the new child for the old"
+            self._copies.setdefault(operator.number, []).append((operator.plan, copy))
+            return changed
 
-        self._plan = over(self._plan)
+        self._root = over(self._root)
         if found:
             self._copies.setdefault(number, []).append((old, new))
         return found
+
+    def _read(self, plan: Any) -> "_Operator":
+        children = [self._read(child) for child in items(plan.children())]
+        return _Operator(plan, self._hash(plan), children)
 
     def _hash(self, jvm_object: Any) -> int:
         """Return a number that is the same for the same object; rarely also for another one."""

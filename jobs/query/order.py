@@ -1,4 +1,4 @@
-"""Decides which missing exchanges of a query start now, and which wait for another one.
+"""Decides which missing exchanges of a query start now, and whether a new plan is taken.
 
 If one side of a shuffled join turns out small, Spark broadcasts it, and the other side needs no
 exchange. So an exchange waits while a side of its join that may turn out small is not sealed yet.
@@ -6,10 +6,12 @@ Estimates decide only this order.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece, operators, row_leaves
+from durable_shuffle.jobs.query.tree import SHUFFLE, WRAPPERS, Node
 
 SHUFFLED_JOINS = frozenset({"SortMergeJoinExec", "ShuffledHashJoinExec"})
 BY_ARRIVAL = frozenset(
@@ -49,6 +51,46 @@ class Limits:
         """Return whether stages of these (bytes, rows) may make Spark plan other joins."""
         most = self.broadcast_bytes * _CHANGES_BYTES
         return any(rows == 0 or data_bytes <= most for data_bytes, rows in sizes)
+
+
+def is_better(new: Node, old: Node, cut_at: Mapping[int, Cut]) -> bool:
+    """Return whether a new plan of a query replaces the older one.
+
+    It does if it has fewer exchanges, or as many and other operators. A join that broadcasts its
+    other side may need one more exchange above it.
+
+    Args:
+        cut_at: id of an exchange in the older plan -> the cut that it became, whose stage the new
+            plan reads.
+
+    Source: `SimpleCostEvaluator` of Apache Spark.
+    """
+    exchanges, before = (len(_exchanges(root, cut_at)) for root in (new, old))
+    return exchanges <= before and not _same_operators(new, old, cut_at)
+
+
+def _exchanges(root: Node, cut_at: Mapping[int, Cut]) -> set[int]:
+    """Return the ids of the exchanges of a plan that have not started."""
+    if root.id in cut_at:
+        return set()
+    below = (_exchanges(node, cut_at) for node in root.below())
+    return set().union(*below, {root.id} if root.name == SHUFFLE else ())
+
+
+def _same_operators(new: Node, old: Node, cut_at: Mapping[int, Cut]) -> bool:
+    new, old = _unwrapped(new), _unwrapped(old)
+    if new.cut is not None:
+        return new.cut is (old.cut or cut_at.get((old.target or old).id))
+    if (new.name, new.build_side) != (old.name, old.build_side):
+        return False
+    pairs = list(zip_longest(new.below(), old.below()))
+    return all(a and b and _same_operators(a, b, cut_at) for a, b in pairs)
+
+
+def _unwrapped(node: Node) -> Node:
+    while node.name in WRAPPERS:
+        (node,) = node.children
+    return node
 
 
 def shuffled_joins(pieces: Iterable[PlanPiece]) -> list[list[Cut]]:

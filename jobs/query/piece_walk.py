@@ -9,7 +9,7 @@ Strategy: like the walk over analyzed plans (`CatalystWalk`), with four differen
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -20,9 +20,11 @@ from durable_shuffle.jobs.identity.plan.files import usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
-from durable_shuffle.jobs.query.tree import WRAPPERS
+from durable_shuffle.jobs.query.tree import WRAPPERS, Node, read_tree
 
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
+_BELOW = ("child", "left", "right", "children")
+"""Constructor arguments that are the operators below."""
 _SETS = frozenset({"And", "Or"})
 _BY_NAME = re.compile("Python|Pandas|Arrow")
 _NAMED_BY_COUNTER = frozenset({"SubqueryExec", "SubqueryBroadcastExec", "CollectMetricsExec"})
@@ -32,6 +34,7 @@ class PieceWalk(CatalystWalk):
     """One walk over one piece.
 
     Args:
+        root: of the plan that holds the piece.
         stage_of_rdd: RDD id -> fingerprint of the stored stage that it reads, or None.
         stage_at: plan node id -> fingerprint of the stage that is read there.
     """
@@ -39,49 +42,59 @@ class PieceWalk(CatalystWalk):
     def __init__(
         self,
         jvm: Jvm,
+        root: Node,
         stage_of_rdd: Callable[[int], str | None],
         stage_at: Mapping[int, str],
     ) -> None:
         super().__init__(jvm)
+        self._nodes = {node.id: node for node in root.every()}
         self._stage_at = stage_at
         self._plans: dict[int, int] = {}
-        self._is_plan: dict[str, bool] = {}
         self.leaves = _PhysicalLeaves(self, stage_of_rdd)
         self.functions = PlanFunctions(self)
 
     def _named(self, obj: JavaObject, name: str) -> None:
-        if name not in self._is_plan:
-            self._is_plan[name] = self.jvm.is_a(obj, _PLAN)
-        if self._is_plan[name]:
-            self._operator(obj, name, simple_name(name))
+        known = self.jvm.known(name)
+        if known.is_plan is None:
+            known.is_plan = self.jvm.is_a(obj, _PLAN)
+        if known.is_plan:
+            self.operator(self._nodes.get(int(obj.id())) or read_tree(self.jvm, obj))
         elif simple_name(name) in _SETS and name.startswith("org.apache.spark."):
             self.classes.add(simple_name(name))
             self.unordered(name, self._operands(obj, name))
         else:
             super()._named(obj, name)
 
-    def _operator(self, plan: Any, name: str, simple: str) -> None:
-        if simple in WRAPPERS:
-            self.visit(plan.child())
+    def operator(self, node: Node) -> None:
+        """Append the tokens of an operator; at its second appearance only its number."""
+        while node.name in WRAPPERS:
+            (node,) = node.children
+        if node.id in self._plans:
+            self.tokens.append(f"operator {self._plans[node.id]}")
             return
-        number = int(plan.id())
-        if number in self._plans:
-            self.tokens.append(f"operator {self._plans[number]}")
+        self._plans[node.id] = len(self._plans)
+        if node.id in self._stage_at:
+            self.leaves.stage(node.plan, self._stage_at[node.id])
             return
-        self._plans[number] = len(self._plans)
-        if number in self._stage_at:
-            self.leaves.stage(plan, self._stage_at[number])
-        elif simple in self.handlers:
-            self.classes.add(simple)
-            self.handlers[simple](plan, name)
-        else:
-            children = items(plan.children())
-            for child in children:
-                self.visit(child)
-            if _BY_NAME.search(simple):  # its function may use column names
-                outputs = [items(child.output()) for child in children]
-                self.tokens.append(repr([[one.name() for one in of] for of in outputs]))
-            self._product(plan, name, simple, is_tree=True)
+        if node.name in self.handlers:
+            self.classes.add(node.name)
+            self.handlers[node.name](node.plan, node.full_name)
+            return
+        below = node.children if node.target is None else [node.target]
+        for one in below:
+            self.operator(one)
+        if _BY_NAME.search(node.name):  # its function may use column names
+            outputs = [items(child.plan.output()) for child in node.children]
+            self.tokens.append(repr([[one.name() for one in of] for of in outputs]))
+        self.jvm.known(node.full_name).is_plan = True
+        self._product(node.plan, node.full_name, node.name, is_tree=True)
+        for one in below:
+            self.operator(one)
+
+    def dropped(self, name: str, simple: str) -> Collection[str]:
+        """Return what to leave out; `operator` appends the operators below itself."""
+        dropped = super().dropped(name, simple)
+        return {*dropped, *_BELOW} if self.jvm.known(name).is_plan else dropped
 
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
         if simple in _NAMED_BY_COUNTER:

@@ -59,6 +59,7 @@ from durable_shuffle.jobs.query.order import (
     BY_ARRIVAL,
     Estimate,
     Limits,
+    is_better,
     may_shrink,
     shuffled_joins,
     starts_now,
@@ -110,6 +111,7 @@ class PlannedQuery:
         self._identities: dict[int, StageIdentity] = {}
         self._whole_digest: str | None = None
         self._settings_aspect = settings_digest(self._jvm, java_session(df))
+        self.cuts: list[Cut] = []
         self._placed: dict[int, Cut] = {}
         """Cut number -> a cut that started; the plan reads its stage instead of computing it."""
         self._sizes: dict[int, tuple[int, int]] = {}
@@ -138,6 +140,7 @@ class PlannedQuery:
     def _cut(self, root: Node) -> None:
         """Cut a plan; keep the cuts that have started."""
         self._root = root
+        before = self.cuts
         first = 1 + max(self._identities, default=-1)
         self.last, cuts = cut_plan(root, classify, first)
         self.cuts = [*self._placed.values(), *cuts]
@@ -147,7 +150,17 @@ class PlannedQuery:
         )
         for cut in self.cuts:
             if cut.number not in self._identities:
-                self._identities[cut.number] = self._identify(cut, self._settings_aspect)
+                self._identities[cut.number] = self._known(cut, before) or self._identify(cut)
+
+    def _known(self, cut: Cut, before: Sequence[Cut]) -> StageIdentity | None:
+        """Return the identity of an equal cut of the plan before this one."""
+        equal = (
+            old
+            for old in before
+            if (old.node.name, old.exchange) == (cut.node.name, cut.exchange)
+            and cut.node.plan.equals(old.node.plan)
+        )
+        return next((self._identities[old.number] for old in equal), None)
 
     def _cut_result(self, number: int) -> tuple[Cut | None, PlanPiece]:
         """Return a cut for the query's result rows, if they may be stored, and the piece above."""
@@ -180,13 +193,16 @@ class PlannedQuery:
         if not self.may_adapt() or not self._limits.may_change(self._sizes.values()):
             return False
         sizes, self._sizes = self._sizes, {}
-        self._was_replanned = True
         before, joins = self._not_started(), len(self.joins())
         with catalyst.active(self._session), self._lock:
             for number, (data_bytes, rows) in sizes.items():
                 self._logical.sized(self._placed[number], data_bytes=data_bytes, rows=rows)
-            plan = self._logical.physical()
-            self._cut(read_tree(self._jvm, plan, self._logical.cut_of_rdd))
+            root = read_tree(self._jvm, self._logical.physical(), self._logical.cut_of_rdd)
+            placed = {cut.node.id: cut for cut in self._placed.values()}
+            if not is_better(root, self._root, placed):
+                return False
+            self._was_replanned = True
+            self._cut(root)
         kept = {self.fingerprint(cut) for cut in self.cuts}
         dropped = [cut for cut in before if self.fingerprint(cut) not in kept]
         if dropped or len(self.joins()) < joins:
@@ -292,10 +308,11 @@ class PlannedQuery:
             plan, _ = self._rebuilt(self.above(below), below, grouping_settings(self.spark))
             return rows_of(self.spark, plan)
 
-    def _identify(self, cut: Cut, settings: str) -> StageIdentity:
+    def _identify(self, cut: Cut) -> StageIdentity:
+        settings = self._settings_aspect
         stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
-        walk = PieceWalk(self._jvm, self.engine.stage_of_rdd.get, stage_at)
-        walk.visit(cut.piece.root.plan)
+        walk = PieceWalk(self._jvm, self._root, self.engine.stage_of_rdd.get, stage_at)
+        walk.operator(cut.piece.root)
         walk.visit(cut.node.partitioning)
         components = {**walk.leaves.components(), "settings": settings}
         if walk.leaves.hidden:

@@ -27,6 +27,9 @@ from durable_shuffle.jobs.identity.plan.jvm import (
 SHUFFLE = "ShuffleExchangeExec"
 REUSED = "ReusedExchangeExec"
 BROADCAST = "BroadcastExchangeExec"
+_BUILDING = frozenset(
+    {"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "ShuffledHashJoinExec"}
+)
 WRAPPERS = frozenset({"WholeStageCodegenExec", "InputAdapter"})
 """Operators that only wrap others, for code generation."""
 SUBQUERIES = ("SubqueryExec", "SubqueryBroadcastExec")
@@ -37,8 +40,9 @@ class Node:
     """One operator. `subqueries` are the subqueries in its own expressions."""
 
     plan: Any
+    full_name: str
+    """Of the operator's class; `name` is the simple one."""
     name: str
-    """Simple class name."""
     id: int
     """Spark's id of the operator, unique within the JVM."""
     children: list["Node"] = field(default_factory=list)
@@ -49,6 +53,8 @@ class Node:
     """Output partitioning; only for exchanges, reused exchanges, unions and placed cuts."""
     prunes: bool = False
     """True for a subquery that finds the partitions that a scan must read."""
+    build_side: str = ""
+    """Of a join that builds a relation of one side."""
     cut: Any = None
     """The cut whose stage is read here, if the plan was made after the cut started."""
 
@@ -83,13 +89,16 @@ def read_tree(jvm: Jvm, plan: Any, cut_of_rdd: Mapping[int, Any] | None = None) 
         number = int(plan.id())
         if number in known:
             return known[number]
-        node = known[number] = Node(plan, simple_name(jvm.class_name(plan)), number)
+        full_name = jvm.class_name(plan)
+        node = known[number] = Node(plan, full_name, simple_name(full_name), number)
         if node.name in (REUSED, "ReusedSubqueryExec"):
             node.target = read(plan.child())
         else:
             node.children = [read(child) for child in items(plan.children())]
         if node.name in SUBQUERIES:
             node.prunes = str(plan.name()).startswith("dynamicpruning")
+        if node.name in _BUILDING:
+            node.build_side = str(plan.buildSide().toString())
         node.subqueries = [read(subquery) for subquery in items(plan.subqueries())]
         if cut_of_rdd and node.name == "RDDScanExec":
             node.cut = cut_of_rdd.get(int(plan.rdd().id()))

@@ -1,11 +1,15 @@
 """Queries are planned again when the sizes of their stages are known, as adaptive Spark does."""
 
 import threading
+from typing import Any
 
 import pytest
+from py4j.java_gateway import GatewayClient
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.query.cuts import Cut
+from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.store import StageStore, StoredStage
 from durable_shuffle.jobs.stages.work import Writing
@@ -193,3 +197,49 @@ def test_a_stage_is_reported_once(tables: SparkSession, root: str) -> None:
     assert durable.report().adapted
     found = [stage.incarnation for stage in durable.report().stages]
     assert len(found) == len(set(found))
+
+
+WEEKS = """
+    WITH q AS (SELECT k, g, sum(v) AS s FROM big WHERE v < 19990 GROUP BY k, g)
+    SELECT a.k, a.s, b.s AS t
+    FROM (SELECT q.k, q.s FROM q JOIN dim ON q.k = dim.k WHERE dim.c = 3 AND q.g = 1) a
+    JOIN (SELECT q.k, q.s FROM q JOIN dim ON q.k = dim.k WHERE dim.c = 3 AND q.g = 2) b
+    ON a.k % 7 = b.k % 7 ORDER BY 1, 2, 3
+"""
+
+
+def test_calls_into_the_jvm_are_few(
+    tables: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a tenth of a millisecond, and they are most of what planning costs. Exchanges that
+    a new plan has in common with the one before are not identified again."""
+    tables.conf.set("spark.sql.autoBroadcastJoinThreshold", "10MB")
+    df = tables.sql(WEEKS)
+    first = shuffle_of(tables, root)
+    assert rows_of(first.query(df)) == rows_of(df)
+    again = shuffle_of(tables, root, reuse="require")
+    again.query(tables.sql(WEEKS))  # classes of the JVM are looked up once
+    calls = []
+    send = GatewayClient.send_command
+
+    def counted(self: GatewayClient, command: str, *more: Any, **named: Any) -> Any:
+        if not command.startswith("m\nd"):  # a reference is dropped
+            calls.append(command)
+        return send(self, command, *more, **named)
+
+    identified = []
+    identify = PlannedQuery._identify
+
+    def told(self: PlannedQuery, cut: Cut) -> StageIdentity:
+        identified.append(cut.number)
+        return identify(self, cut)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GatewayClient, "send_command", counted)
+        patch.setattr(PlannedQuery, "_identify", told)
+        last = shuffle_of(tables, root, reuse="require")
+        rows = rows_of(last.query(tables.sql(WEEKS)))
+    assert rows == rows_of(df)
+    assert last.report().adapted
+    assert len(identified) == 6, "five exchanges of the first plan, one of the new plan"
+    assert 1000 < len(calls) < 4400, len(calls)

@@ -7,8 +7,9 @@ here is unresolved, with its class name; no object is skipped silently. The prin
 is never used, because it cuts lists and names Python functions without their code.
 """
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -97,9 +98,6 @@ class CatalystWalk:
         self.opaque: list[str] = []
         """What distinguishes unresolved inputs with equal tokens, within this session."""
         self.handlers: dict[str, Handler] = {}
-        self._kinds: dict[str, str] = {}
-        self._fields: dict[str, list[tuple[int, str]]] = {}
-        self._curried: dict[str, bool] = {}
         self.numbers = Numbers()
         self._names: dict[str, str] = {}
 
@@ -207,10 +205,11 @@ class CatalystWalk:
             self._by_kind(obj, name, simple)
 
     def _by_kind(self, obj: Any, name: str, simple: str) -> None:
-        kind = self._kinds.get(name)
-        if kind is None:
+        known = self.jvm.known(name)
+        if known.kind is None:
             kinds = (tag for full, tag in _KINDS if self.jvm.is_a(obj, full))
-            kind = self._kinds[name] = next(kinds, "unknown")
+            known.kind = next(kinds, "unknown")
+        kind = known.kind
         if kind == "type":
             self.data_type(obj)
         elif kind == "option":
@@ -251,12 +250,12 @@ class CatalystWalk:
         self._many("captured", [proxy.getCapturedArg(i) for i in range(count)])
 
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
-        fields = self._fields.get(name)
-        if fields is None:
+        known = self.jvm.known(name)
+        if known.fields is None:
             fields = [(i, obj.productElementName(i)) for i in range(obj.productArity())]
-            dropped = _DROPPED.get(simple, ())
-            fields = self._fields[name] = [field for field in fields if field[1] not in dropped]
-        self.tokens.append(f"{name} {len(fields)}")
+            dropped = self.dropped(name, simple)
+            known.fields = [field for field in fields if field[1] not in dropped]
+        self.tokens.append(f"{name} {len(known.fields)}")
         if is_tree:
             self.classes.add(simple)
         if simple == "Range":
@@ -264,16 +263,20 @@ class CatalystWalk:
         elif simple == "CallMethodViaReflection":
             self.give_up("what reflect() calls")
         ids = _IDS.get(simple, {})
-        for i, field in fields:
+        for i, field in known.fields:
             if field in ids:
                 self.id_token(ids[field], obj.productElement(i))
             else:
                 self.visit(obj.productElement(i))
-        if is_tree and self._curried.get(name, True):
+        if is_tree and known.curried:
             more = obj.otherCopyArgs()  # arguments of a second parameter list
-            self._curried[name] = more.size() > 0
-            if self._curried[name]:
+            known.curried = more.size() > 0
+            if known.curried:
                 self.visit(more)
+
+    def dropped(self, name: str, simple: str) -> Collection[str]:
+        """Return the constructor arguments of a class that `_product` leaves out."""
+        return _DROPPED.get(simple, ())
 
     def _slices(self, node: Any) -> None:
         """Append a range's number of partitions, unless it is the default, which may change."""
@@ -296,6 +299,24 @@ class CatalystWalk:
             digests.append(self.digest())
         self.tokens = outer
         self.tokens += [f"{tag} {len(values)}", *sorted(digests)]
+
+    def columns(self, node: Any) -> None:
+        """Append the output of a leaf, in fewer calls than `visit` takes for each column."""
+        output = node.output()
+        try:
+            fields = json.loads(str(node.schema().json()))["fields"]
+        except JVM_ERRORS:  # a type without a JSON form
+            self._many("columns", items(output))
+            return
+        names = ", ".join(f"{re.escape(field['name'])}#(\\d+)L?" for field in fields)
+        printed = re.fullmatch(rf"\w+\({names}\)", str(output.toString()))
+        numbers = printed.groups() if printed else [one.exprId().id() for one in items(output)]
+        self.tokens.append(f"columns {len(fields)}")
+        for field, number in zip(fields, map(int, numbers), strict=True):
+            if ("expr", number) not in self.numbers:
+                collation = field["metadata"].get("__COLLATIONS", {})
+                self.tokens.append(f"column {self.name(field['name'])} {field['type']} {collation}")
+            self.id_token("expr", number)
 
     def _attribute(self, obj: Any) -> None:
         """Append name, type and number at the first appearance, later only the number."""

@@ -5,6 +5,7 @@ methods that are called often are looked up once, here. Nothing here changes a s
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from py4j.protocol import Py4JError
@@ -23,6 +24,19 @@ class UnknownInternalsError(Py4JError):  # type: ignore[misc]
     """The JVM has other classes than those that are known here."""
 
 
+@dataclass(slots=True)
+class KnownClass:
+    """What is the same for all objects of a class; None where nobody asked yet."""
+
+    kind: str | None = None
+    fields: list[tuple[int, str]] | None = None
+    """Places and names of the constructor arguments that count."""
+    curried: bool = True
+    """Whether a tree node may have a second parameter list."""
+    is_plan: bool | None = None
+    """Whether it is a physical operator."""
+
+
 class Jvm:
     """Access to one driver's JVM; make one per identification."""
 
@@ -33,6 +47,8 @@ class Jvm:
         self._jars: dict[str, str] = {}
         self._jars_of_paths: dict[str, str] = {}
         self._own_folder = ""
+        self.classes: dict[str, KnownClass] = {}
+        """What walks learned about a class, by its full name."""
         # kept, because py4j asks the JVM each time a static method is looked up by name
         self._get_name = self._class("org.apache.commons.lang3.ClassUtils").getName
         self._is_instance_of = self._class("py4j.reflection.TypeUtil").isInstanceOf
@@ -43,6 +59,10 @@ class Jvm:
     def class_name(self, obj: Any) -> str:
         """Return the full class name of a JVM object."""
         return str(self._get_name(obj))
+
+    def known(self, name: str) -> KnownClass:
+        """Return what is known about a class, to be completed."""
+        return self.classes.setdefault(name, KnownClass())
 
     def is_a(self, obj: Any, full_name: str) -> bool:
         """Return whether a JVM object is an instance of a class; False if no such class exists."""

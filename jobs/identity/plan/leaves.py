@@ -80,10 +80,8 @@ class PlanLeaves:
         }
 
     def _head(self, node: Any, name: str) -> None:
-        output = items(node.output())
-        self._walk.tokens.append(f"{name} {len(output)}")
-        for attribute in output:
-            self._walk.visit(attribute)
+        self._walk.tokens.append(name)
+        self._walk.columns(node)
 
     def _relation(self, node: Any, name: str) -> None:
         self._head(node, name)

@@ -14,6 +14,7 @@ from durable_shuffle.jobs.query.cuts import (
 from durable_shuffle.jobs.query.order import (
     Estimate,
     Limits,
+    is_better,
     may_shrink,
     shuffled_joins,
     starts_now,
@@ -24,7 +25,7 @@ _numbers = count()
 
 
 def node(name: str, *children: Node, subqueries: tuple[Node, ...] = ()) -> Node:
-    return Node(None, name, next(_numbers), list(children), list(subqueries))
+    return Node(None, name, name, next(_numbers), list(children), list(subqueries))
 
 
 def scan() -> Node:
@@ -191,3 +192,42 @@ def test_sizes_that_may_change_a_plan() -> None:
     assert Limits(100).may_change([(10_000, 0)])
     assert not Limits(100).may_change([(10_000, 9)])
     assert not Limits(100).may_change([])
+
+
+def test_a_plan_with_more_exchanges_is_not_taken() -> None:
+    """A join that broadcasts its other side may lose the order of an exchange below it."""
+    old = node("SortMergeJoinExec", scan(), shuffle(scan()))
+    new = node("SortMergeJoinExec", shuffle(scan()), shuffle(scan()))
+    assert not is_better(new, old, {})
+    assert is_better(old, new, {})
+
+
+def test_a_plan_with_other_operators_is_taken() -> None:
+    """A shuffled join became a broadcast join, or builds the other side."""
+    old = node("SortMergeJoinExec", scan(), scan())
+    new = node("BroadcastHashJoinExec", scan(), broadcast(scan()))
+    assert is_better(new, old, {})
+    other = node("BroadcastHashJoinExec", scan(), broadcast(scan()))
+    assert not is_better(other, new, {})
+    other.build_side = "BuildLeft"
+    assert is_better(other, new, {})
+    assert is_better(node("FilterExec", scan()), scan(), {})
+
+
+def test_a_plan_that_reads_what_was_stored_is_the_same() -> None:
+    """Its leaf stands for the exchange, also where the exchange was reused, and whatever wrappers
+    of code generation are around."""
+    exchange = shuffle(scan())
+    below = node("WholeStageCodegenExec", node("ProjectExec", exchange))
+    old = node("SortMergeJoinExec", below, reused(exchange))
+    _, (cut,) = cut_plan(old, classify)
+
+    def leaf() -> Node:
+        made = node("RDDScanExec")
+        made.cut = cut
+        return made
+
+    new = node("SortMergeJoinExec", node("ProjectExec", node("InputAdapter", leaf())), leaf())
+    assert not is_better(new, old, {exchange.id: cut})
+    assert is_better(new, old, {}), "nothing of it is stored"
+    assert not is_better(new, new, {})

@@ -134,7 +134,7 @@ ICEBERG_SCHEMA = History(
         Step(
             "a setting names a branch",
             on_branch,
-            {"whole": NEW, "first": OLD},
+            {"whole": NEW},
         ),
         Step(
             "the setting is gone",

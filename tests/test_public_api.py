@@ -50,10 +50,20 @@ def test_each_name_is_public_in_one_place() -> None:
     assert twice == {"DurableShuffleError", "FencedError"}
 
 
+ENGINES = "durable_shuffle.bench.peers.engines.on_"
+"""Modules of engines beside which the benchmark measures; each imports the engine of its name."""
+
+
 @pytest.mark.parametrize("name", modules())
 def test_module_lists_are_true(name: str) -> None:
     """Every module can be imported, says what it is for, and its `__all__` holds real names."""
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if name.startswith(ENGINES) and missing.removeprefix("py") in name:
+            pytest.skip(f"{missing} is not installed: no part of what tests need")
+        raise
     assert module.__doc__, f"{name} has no docstring"
     for listed in getattr(module, "__all__", ()):
         assert hasattr(module, listed), f"{name}.__all__ names {listed}"

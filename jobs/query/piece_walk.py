@@ -9,7 +9,7 @@ Strategy: like the walk over analyzed plans (`CatalystWalk`), with four differen
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -24,7 +24,7 @@ from durable_shuffle.jobs.query.tree import WRAPPERS, Node, read_tree
 
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
 _BELOW = ("child", "left", "right", "children")
-"""Constructor arguments that are the operators below."""
+"""Names of the constructor arguments that are the operators below."""
 _SETS = frozenset({"And", "Or"})
 _BY_NAME = re.compile("Python|Pandas|Arrow")
 _NAMED_BY_COUNTER = frozenset({"SubqueryExec", "SubqueryBroadcastExec", "CollectMetricsExec"})
@@ -91,10 +91,12 @@ class PieceWalk(CatalystWalk):
         for one in below:
             self.operator(one)
 
-    def dropped(self, name: str, simple: str) -> Collection[str]:
-        """Return what to leave out; `operator` appends the operators below itself."""
-        dropped = super().dropped(name, simple)
-        return {*dropped, *_BELOW} if self.jvm.known(name).is_plan else dropped
+    def skips(self, obj: Any, place: int, field: str) -> bool:
+        """Return whether an argument is what `operator` visits: the operators below."""
+        if field not in _BELOW or not self.jvm.known(self.jvm.class_name(obj)).is_plan:
+            return False
+        below = obj.productElement(place)
+        return field == "children" or self.jvm.is_a(below, _PLAN)
 
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
         if simple in _NAMED_BY_COUNTER:

@@ -9,7 +9,7 @@ is never used, because it cuts lists and names Python functions without their co
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -253,8 +253,10 @@ class CatalystWalk:
         known = self.jvm.known(name)
         if known.fields is None:
             fields = [(i, obj.productElementName(i)) for i in range(obj.productArity())]
-            dropped = self.dropped(name, simple)
-            known.fields = [field for field in fields if field[1] not in dropped]
+            dropped = _DROPPED.get(simple, ())
+            known.fields = [
+                field for field in fields if field[1] not in dropped and not self.skips(obj, *field)
+            ]
         self.tokens.append(f"{name} {len(known.fields)}")
         if is_tree:
             self.classes.add(simple)
@@ -274,9 +276,10 @@ class CatalystWalk:
             if known.curried:
                 self.visit(more)
 
-    def dropped(self, name: str, simple: str) -> Collection[str]:
-        """Return the constructor arguments of a class that `_product` leaves out."""
-        return _DROPPED.get(simple, ())
+    def skips(self, obj: Any, place: int, field: str) -> bool:
+        """Return whether the walk visits a constructor argument in another way."""
+        del obj, place, field
+        return False
 
     def _slices(self, node: Any) -> None:
         """Append a range's number of partitions, unless it is the default, which may change."""

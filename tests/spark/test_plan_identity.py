@@ -14,7 +14,9 @@ from identity_plans import ASPECTS, differing, identify, resolved, setting, writ
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, query_execution
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
@@ -223,3 +225,14 @@ def test_identity_leaves_the_session_alone(spark: SparkSession, table: DataFrame
     identify(df.limit(1).repartition(2))
     assert (spark.conf.getAll, tracker.getJobIdsForGroup(None)) == before
     assert dataclasses.is_dataclass(PlanIdentity)
+
+
+def test_a_collation_of_an_input_counts(session: SparkSession) -> None:
+    """Only the metadata of a schema shows the collation of a column."""
+    found = []
+    for collation in ("", "collate UTF8_LCASE"):
+        df = session.createDataFrame([("a",), ("A",)], f"x string {collation}")
+        walk = CatalystWalk(Jvm(session.sparkContext))
+        walk.columns(query_execution(df).analyzed())
+        found.append(walk.digest())
+    assert found[0] != found[1]

@@ -184,6 +184,7 @@ def test_age_counts_from_the_last_use(nights: Nights) -> None:
     assert (read_job(nights.storage, "job").order, nights.segments()) == ((), 0)
 
 
+@pytest.mark.requirement("R-F135-2")
 def test_a_declared_consumer_holds_its_stage(nights: Nights) -> None:
     """As long as it has not finished every partition, whether or not the set is closed."""
     log, _ = nights.begin(KeepUsed())

@@ -94,7 +94,7 @@ def narrow_decimals(df: DataFrame) -> DataFrame:
     for i in narrow:
         long = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.UnscaledValue")(columns[i])
         columns[i] = alias(jvm, long, df.columns[i])
-    return project(df, columns)
+    return project(df, to_seq(jvm, columns))
 
 
 def alias(jvm: Any, expression: Any, name: str) -> Any:
@@ -105,12 +105,12 @@ def alias(jvm: Any, expression: Any, name: str) -> Any:
     return expressions.Alias(expression, name, new_id, nil, none, nil)
 
 
-def project(df: DataFrame, columns: Sequence[Any]) -> DataFrame:
-    """Return `df` projected to the given named Catalyst expressions."""
+def project(df: DataFrame, columns: Any) -> DataFrame:
+    """Return `df` projected to the given named Catalyst expressions, a Scala Seq."""
     jvm: Any = df.sparkSession._jvm  # noqa: SLF001
     analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
     logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
-    return _of_rows(df.sparkSession, logical.Project(to_seq(jvm, columns), analyzed))
+    return _of_rows(df.sparkSession, logical.Project(columns, analyzed))
 
 
 def with_durable_rows(
@@ -234,17 +234,18 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
 
     py4j turns every Scala BigInt into a Python number, so it cannot be passed as an argument.
     Instead, take Some(BigInt) from the row count of a `Range`, build the argument list inside the
-    JVM, and call the constructor by reflection.
+    JVM, and call the constructor by reflection. The `Range` is only a leaf of a plan: a DataFrame
+    would be analyzed and optimized, which takes milliseconds.
 
     Args:
         measured: the rows are stored already. Spark then compares the bytes with
             `spark.sql.adaptive.autoBroadcastJoinThreshold`.
     """
     jvm: Any = session._jvm  # noqa: SLF001
+    ranges = module(jvm, "org.apache.spark.sql.catalyst.plans.logical.Range")
 
     def some(number: int) -> Any:
-        numbers = session._jsparkSession.range(number)  # noqa: SLF001
-        return numbers.queryExecution().optimizedPlan().stats().rowCount()
+        return ranges.apply(0, number, 1, 1).stats().rowCount()
 
     name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
     no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
+from durable_shuffle.jobs.identity.plan.jvm import Jvm
 from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 
@@ -79,7 +79,7 @@ class LogicalPlan:
             return "unknown"
         replaced = self._newest(link)
         output = chain[0].plan.output()
-        if _ids(output) != _ids(replaced.output()):
+        if not chain[0].plan.outputSet().equals(replaced.outputSet()):
             return "unknown"
         rdd, partitioning = self._stand_in(cut), cut.node.partitioning
         leaf = catalyst.logical_rdd(self._session, output, rdd, partitioning, replaced.stats())
@@ -180,7 +180,7 @@ class LogicalPlan:
         return found
 
     def _read(self, plan: Any) -> "_Operator":
-        children = [self._read(child) for child in items(plan.children())]
+        children = [self._read(child) for child in self._jvm.children(plan)]
         return _Operator(plan, self._hash(plan), children)
 
     def _hash(self, jvm_object: Any) -> int:
@@ -216,7 +216,3 @@ def _downwards(node: Node) -> Iterator[Node]:
     yield node
     for child in node.children:
         yield from _downwards(child)
-
-
-def _ids(output: Any) -> set[str]:
-    return {str(attribute.exprId().toString()) for attribute in items(output)}

@@ -122,7 +122,7 @@ class RangeKeys:
         named = [
             catalyst.alias(self._jvm, struct, f"k{i}") for i, struct in enumerate(self._structs)
         ]
-        keys = catalyst.project(self._rows, named)
+        keys = catalyst.project(self._rows, to_seq(self._jvm, named))
         order = [
             F.col(f"k{i}").desc() if descending else F.col(f"k{i}").asc()
             for i, descending in enumerate(self._descending)

@@ -85,28 +85,33 @@ def read_tree(jvm: Jvm, plan: Any, cut_of_rdd: Mapping[int, Any] | None = None) 
     """
     known: dict[int, Node] = {}
 
-    def read(plan: Any) -> Node:
+    def read(plan: Any, *, subqueries: bool) -> Node:
         number = int(plan.id())
         if number in known:
             return known[number]
         full_name = jvm.class_name(plan)
         node = known[number] = Node(plan, full_name, simple_name(full_name), number)
         if node.name in (REUSED, "ReusedSubqueryExec"):
-            node.target = read(plan.child())
+            node.target = top(plan.child())
         else:
-            node.children = [read(child) for child in items(plan.children())]
+            below = jvm.children(plan, full_name)
+            node.children = [read(child, subqueries=subqueries) for child in below]
         if node.name in SUBQUERIES:
             node.prunes = str(plan.name()).startswith("dynamicpruning")
         if node.name in _BUILDING:
             node.build_side = str(plan.buildSide().toString())
-        node.subqueries = [read(subquery) for subquery in items(plan.subqueries())]
+        if subqueries:
+            node.subqueries = [top(subquery) for subquery in items(plan.subqueries())]
         if cut_of_rdd and node.name == "RDDScanExec":
             node.cut = cut_of_rdd.get(int(plan.rdd().id()))
         if node.name in (SHUFFLE, REUSED, "UnionExec") or node.cut is not None:
             node.partitioning = plan.outputPartitioning()
         return node
 
-    return read(plan)
+    def top(plan: Any) -> Node:
+        return read(plan, subqueries=not plan.subqueriesAll().isEmpty())
+
+    return top(plan)
 
 
 def path_to(root: Node, wanted: Node) -> list[Node] | None:
@@ -217,16 +222,14 @@ def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataF
         zeros: add a column of zeros for `catalyst.counted_to_the_end`.
     """
     jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
-    analyzed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
-    columns = [
-        catalyst.alias(jvm, attribute, f"c{i}")
-        for i, attribute in enumerate(items(analyzed.output()))
-    ]
+    columns = rows._jdf.queryExecution().analyzed().output()  # noqa: SLF001
+    names = [f"c{i}" for i in range(columns.size())]
     if partition_id is not None:
-        columns.append(catalyst.alias(jvm, partition_id, ID_COLUMN))
-    if not zeros:
-        return catalyst.project(rows, columns)
-    literal = module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
-    zero = literal.default(getattr(jvm, "org.apache.spark.sql.types.DataTypes").LongType)
-    columns.append(catalyst.alias(jvm, zero, ROW_COLUMN))
-    return catalyst.project(rows, columns)
+        columns = columns.appended(catalyst.alias(jvm, partition_id, ID_COLUMN))
+        names.append(ID_COLUMN)
+    if zeros:
+        literal = module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
+        zero = literal.default(getattr(jvm, "org.apache.spark.sql.types.DataTypes").LongType)
+        columns = columns.appended(catalyst.alias(jvm, zero, ROW_COLUMN))
+        names.append(ROW_COLUMN)
+    return catalyst.project(rows, columns).toDF(*names)

@@ -100,6 +100,8 @@ class CatalystWalk:
         self.handlers: dict[str, Handler] = {}
         self.numbers = Numbers()
         self._names: dict[str, str] = {}
+        self._fields: dict[str, list[tuple[int, str]]] = {}
+        """Class name -> places and names of the constructor arguments that this walk visits."""
 
     def digest(self) -> str:
         """Return the digest of the tokens so far, 32 hex digits."""
@@ -251,13 +253,15 @@ class CatalystWalk:
 
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
         known = self.jvm.known(name)
-        if known.fields is None:
-            fields = [(i, obj.productElementName(i)) for i in range(obj.productArity())]
+        if name not in self._fields:
             dropped = _DROPPED.get(simple, ())
-            known.fields = [
-                field for field in fields if field[1] not in dropped and not self.skips(obj, *field)
+            self._fields[name] = [
+                field
+                for field in enumerate(self.jvm.fields(obj, name))
+                if field[1] not in dropped and not self.skips(obj, *field)
             ]
-        self.tokens.append(f"{name} {len(known.fields)}")
+        fields = self._fields[name]
+        self.tokens.append(f"{name} {len(fields)}")
         if is_tree:
             self.classes.add(simple)
         if simple == "Range":
@@ -265,7 +269,7 @@ class CatalystWalk:
         elif simple == "CallMethodViaReflection":
             self.give_up("what reflect() calls")
         ids = _IDS.get(simple, {})
-        for i, field in known.fields:
+        for i, field in fields:
             if field in ids:
                 self.id_token(ids[field], obj.productElement(i))
             else:

@@ -85,10 +85,11 @@ class Conditions:
     def _above_leaves(
         self, node: Any, conditions: Sequence[Any]
     ) -> Iterator[tuple[Any, list[Any]]]:
-        children = items(node.children())
+        name = self._jvm.class_name(node)
+        children = self._jvm.children(node, name)
         if not children:
             yield node, list(conditions)
-        is_filter = simple_name(self._jvm.class_name(node)) == "Filter"
+        is_filter = simple_name(name) == "Filter"
         if is_filter and node.condition().deterministic():
             below = [*conditions, *_conjuncts(self._jvm, node.condition())]
             yield from self._above_leaves(children[0], below)

@@ -69,6 +69,8 @@ def usable(jvm: Jvm, leaf: Any, conditions: Sequence[Any]) -> list[Any]:
     names = set(map(str, relation.partitionSchema().fieldNames()))
     if is_delta_index(jvm.class_name(relation.location())):
         names |= set(map(str, relation.dataSchema().fieldNames()))
+    if not names:
+        return []
     return over(jvm, conditions, column_ids(leaf, tuple(names)))
 
 

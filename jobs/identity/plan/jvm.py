@@ -7,6 +7,7 @@ methods that are called often are looked up once, here. Nothing here changes a s
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -24,17 +25,27 @@ class UnknownInternalsError(Py4JError):  # type: ignore[misc]
     """The JVM has other classes than those that are known here."""
 
 
+_SHAPES = ("LeafLike", "UnaryLike", "BinaryLike")
+"""Traits of `org.apache.spark.sql.catalyst.trees` that say what the children of a node are."""
+
+
 @dataclass(slots=True)
 class KnownClass:
     """What is the same for all objects of a class; None where nobody asked yet."""
 
     kind: str | None = None
-    fields: list[tuple[int, str]] | None = None
-    """Places and names of the constructor arguments that count."""
+    fields: tuple[str, ...] | None = None
+    """Names of the constructor arguments."""
+    shape: str | None = None
+    """One of `_SHAPES`; "" if it is a tree node of another shape."""
     curried: bool = True
     """Whether a tree node may have a second parameter list."""
     is_plan: bool | None = None
     """Whether it is a physical operator."""
+
+
+_OWN_CLASSES: WeakKeyDictionary[SparkContext, dict[str, KnownClass]] = WeakKeyDictionary()
+"""What is known about the classes of Spark's own jars, which are the same while Spark runs."""
 
 
 class Jvm:
@@ -47,8 +58,8 @@ class Jvm:
         self._jars: dict[str, str] = {}
         self._jars_of_paths: dict[str, str] = {}
         self._own_folder = ""
-        self.classes: dict[str, KnownClass] = {}
-        """What walks learned about a class, by its full name."""
+        self._own_classes = _OWN_CLASSES.setdefault(context, {})
+        self._other_classes: dict[str, KnownClass] = {}
         # kept, because py4j asks the JVM each time a static method is looked up by name
         self._get_name = self._class("org.apache.commons.lang3.ClassUtils").getName
         self._is_instance_of = self._class("py4j.reflection.TypeUtil").isInstanceOf
@@ -62,7 +73,35 @@ class Jvm:
 
     def known(self, name: str) -> KnownClass:
         """Return what is known about a class, to be completed."""
-        return self.classes.setdefault(name, KnownClass())
+        own = self._own_classes.get(name)
+        return own or self._other_classes.setdefault(name, KnownClass())
+
+    def fields(self, obj: Any, name: str) -> tuple[str, ...]:
+        """Return the names of a Product's constructor arguments; `name` is that of its class."""
+        known = self.known(name)
+        if known.fields is None:
+            names = [obj.productElementName(i) for i in range(obj.productArity())]
+            known.fields = tuple(map(str, names))
+        return known.fields
+
+    def children(self, node: Any, name: str = "") -> list[Any]:
+        """Return the children of a plan node or an expression.
+
+        Args:
+            name: of the node's class, if it is known.
+        """
+        known = self.known(name or self.class_name(node))
+        if known.shape is None:
+            trees = "org.apache.spark.sql.catalyst.trees."
+            shapes = (shape for shape in _SHAPES if self.is_a(node, trees + shape))
+            known.shape = next(shapes, "")
+        if known.shape == "LeafLike":
+            return []
+        if known.shape == "UnaryLike":
+            return [node.child()]
+        if known.shape == "BinaryLike":
+            return [node.left(), node.right()]
+        return items(node.children())
 
     def is_a(self, obj: Any, full_name: str) -> bool:
         """Return whether a JVM object is an instance of a class; False if no such class exists."""
@@ -124,8 +163,12 @@ class Jvm:
             name: of the object's class, if it is known.
         """
         name = name or self.class_name(obj)
+        if name in self._own_classes:
+            return ""
         if name not in self._jars:
             self._jars[name] = self._jar(obj.getClass())
+            if not self._jars[name]:
+                self._own_classes[name] = self.known(name)
         return self._jars[name]
 
     def _jar(self, java_class: Any) -> str:

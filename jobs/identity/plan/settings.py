@@ -146,8 +146,8 @@ def split_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:
-    name = simple_name(jvm.class_name(node))
-    children = items(node.children())
+    full_name = jvm.class_name(node)
+    name, children = simple_name(full_name), jvm.children(node, full_name)
     if name not in _TRANSPARENT:
         parts.append(f"{name} {len(children)}")
     if not children:

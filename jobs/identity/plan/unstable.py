@@ -116,7 +116,8 @@ class _Look:
 
     def at(self, node: Any, *, below: bool) -> bool:
         """Collect names below exchanges; return whether the rows of `node` passed an exchange."""
-        class_name = simple_name(self._jvm.class_name(node))
+        full_name = self._jvm.class_name(node)
+        class_name = simple_name(full_name)
         if self._sites:
             native = self._sites.get(int(node.id()))
             if native is not None:
@@ -129,7 +130,8 @@ class _Look:
         for subquery in items(node.subqueries()):
             self.at(subquery, below=True)
         down = below or is_exchange
-        below_each = [self.at(child, below=down) for child in items(node.children())]
+        children = self._jvm.children(node, full_name)
+        below_each = [self.at(child, below=down) for child in children]
         shuffled = any(below_each)
         if below and (class_name in _LIMITS or (class_name in _BY_POSITION and shuffled)):
             self._names.add(class_name.removesuffix("Exec"))
@@ -148,10 +150,11 @@ class _Look:
 
     def _in(self, expression: Any, *, shuffled: bool) -> None:
         """Add the innermost expressions whose result may differ between runs."""
-        children = items(expression.children())
+        full_name = self._jvm.class_name(expression)
+        children = self._jvm.children(expression, full_name)
         for child in children:
             self._in(child, shuffled=shuffled)
-        class_name = simple_name(self._jvm.class_name(expression))
+        class_name = simple_name(full_name)
         if shuffled and class_name in _BY_ORDER:
             self._names.add(str(expression.prettyName()))
         if not expression.deterministic() and all(child.deterministic() for child in children):

@@ -7,7 +7,7 @@ rebuilt from these nodes. Operators bind to the session that is active when they
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
@@ -232,4 +232,4 @@ def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataF
         zero = literal.default(getattr(jvm, "org.apache.spark.sql.types.DataTypes").LongType)
         columns = columns.appended(catalyst.alias(jvm, zero, ROW_COLUMN))
         names.append(ROW_COLUMN)
-    return catalyst.project(rows, columns).toDF(*names)
+    return cast("DataFrame", catalyst.project(rows, columns).toDF(*names))

@@ -69,7 +69,7 @@ ENGINES = (
         "#be123c",
         ("smallpond", "ray", "duckdb", "pyarrow"),
         _WITH_WORKERS,
-        install="pip install smallpond 'duckdb<2' into a Python of its own, as it "
+        install="pip install smallpond 'duckdb<1.4' into a Python of its own, as it "
         "wants an older pyarrow than this project",
         newest={"duckdb": (2,)},
     ),

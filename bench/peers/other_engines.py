@@ -71,7 +71,7 @@ ENGINES = (
         _WITH_WORKERS,
         install="pip install smallpond 'duckdb<1.4' into a Python of its own, as it "
         "wants an older pyarrow than this project",
-        newest={"duckdb": (2,)},
+        newest={"duckdb": (1, 4)},
     ),
     _engine(
         "daft",

@@ -6,6 +6,7 @@ It is the leader of a session of its own (see `faults`), so that nothing of it s
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,7 @@ class DriverProcess:
     Args:
         events: file to which the driver appends JSON lines.
         log: gets what it prints.
+        asked: it reads lines from its standard input, see `ask`, and ends with it.
     """
 
     def __init__(
@@ -33,6 +35,8 @@ class DriverProcess:
         events: Path,
         log: Path,
         clock: Clock,
+        *,
+        asked: bool = False,
     ) -> None:
         self._events, self._log, self._clock = events, log, clock
         self._read_to = 0
@@ -42,7 +46,7 @@ class DriverProcess:
             self.process = subprocess.Popen(
                 command,
                 env=dict(environment),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if asked else subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
@@ -57,6 +61,10 @@ class DriverProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.process.stdin is not None:
+            with suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                self.process.stdin.close()
+                self.process.wait(_PATIENCE_SECONDS)
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -66,6 +74,20 @@ class DriverProcess:
     @property
     def running(self) -> bool:
         return self.process.poll() is None
+
+    def ask(self, line: str) -> None:
+        """Send a line to a driver that is `asked`.
+
+        Raises:
+            UnavailableError: it has ended.
+        """
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise UnavailableError(f"the driver has ended; {self.tail()}") from error
+        self._heard = self._clock.monotonic()
 
     def news(self) -> list[dict[str, Any]]:
         """Return the lines since the last call."""

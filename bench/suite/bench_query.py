@@ -3,31 +3,36 @@
 Bars: geometric mean at most 1.10 of native with the default `at_risk`, which stores every exchange,
 and no query above 1.8. With BENCH_FULL=1 also over tables whose foreign keys are skewed. Writes its
 tables of docs/benchmarks.md; a mean is that of all queries in its table. `BENCH_QUERIES` names the
-queries to measure, by default two, with BENCH_FULL=1 all.
+queries to measure, by default two, with BENCH_FULL=1 all. `BENCH_AGAINST=celeborn` has Spark with
+that service take turns with both; then the mean must also be below the service's.
 """
 
 import os
 import shutil
 import statistics
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from document import cells_of, record
 from pyspark.sql import SparkSession
+from rival import Rival, asked_peer
+from user_session import tpch_session
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.interleaved import Timings, interleave
 from durable_shuffle.bench.tpch.answers import Answers
 from durable_shuffle.bench.tpch.data import TpchFiles, generate_all
-from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
+from durable_shuffle.bench.tpch.queries import TPCH_QUERIES
 from durable_shuffle.bench.tpch.skewed import generate_skewed
+from durable_shuffle.shuffle.base.clock import SystemClock
 
 GEOMETRIC_MEAN_BAR = 1.1
 ONE_QUERY_BAR = 1.8
 HEAD = ("query", "Spark s", "durable s", "durable / Spark", "exchanges", "rounds")
 MEAN_HEAD = ("mean", "queries", "geometric mean", "bar", "worst")
-
+RIVAL = "rival"
 
 BLOCKS = {"as generated": "queries", "skewed": "queries-skewed"}
 """Data -> its table of the document."""
@@ -47,13 +52,20 @@ def files(measuring: bool, cache: Path, kind: str) -> TpchFiles:
 
 @pytest.fixture
 def tpch(bench_spark: SparkSession, files: TpchFiles) -> SparkSession:
-    """All else as users have it: 200 shuffle partitions, adaptive execution on."""
-    session = bench_spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "200")
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    for table in TPCH_TABLES:
-        session.read.parquet(str(files.folder / table)).createOrReplaceTempView(table)
-    return session
+    return tpch_session(bench_spark, files.folder)
+
+
+@pytest.fixture
+def rival(files: TpchFiles, tmp_path: Path) -> Iterator[Rival | None]:
+    """The service of BENCH_AGAINST, if that is set."""
+    peer = asked_peer(os.environ)
+    if peer is None:
+        yield None
+        return
+    work = tmp_path / "rival"
+    work.mkdir()
+    with Rival(peer, files.folder, work, SystemClock()) as started:
+        yield started
 
 
 def queries(*, measuring: bool) -> list[str]:
@@ -74,6 +86,7 @@ def test_queries_against_native(
     tpch: SparkSession,
     files: TpchFiles,
     kind: str,
+    rival: Rival | None,
     rounds: int,
     measuring: bool,
     tmp_path: Path,
@@ -93,13 +106,21 @@ def test_queries_against_native(
 
         assert answers.differing(query, run()) == 0
         exchanges = len(durable.report().stages)
-        cases = {"native": lambda: tpch.sql(TPCH_QUERIES[query]).collect(), "durable": run}
+        cases: dict[str, Callable[[], object]] = {
+            "native": lambda: tpch.sql(TPCH_QUERIES[query]).collect(),
+            "durable": run,
+        }
         cases["native"]()
+        if rival is not None:
+            cases[RIVAL] = lambda: rival.run(query)
+            cases[RIVAL]()
         timings = interleave(cases, rounds=rounds, warmups=0)
         shutil.rmtree(root)
         measured[query] = timings.ratio("durable", "native")
         if not told(query, timings, exchanges, BLOCKS[kind] if measuring else None):
             missed.append(query)
+        if rival is not None:
+            told_beside(query, timings, rival, rival.block(BLOCKS[kind]) if measuring else None)
 
     def all_of_them() -> None:
         for query in queries(measuring=measuring):
@@ -108,7 +129,14 @@ def test_queries_against_native(
     benchmark.pedantic(all_of_them, rounds=1)
     if measuring:
         benchmark.extra_info["ratios"] = measured
-        mean = told_mean(kind)
+        bar = f"{GEOMETRIC_MEAN_BAR:.2f}"
+        mean = told_mean(f"tables {kind}", BLOCKS[kind], 3, bar)
+        if rival is not None:
+            block, case = rival.block(BLOCKS[kind]), f"tables {kind}, beside {rival.title}"
+            beside = told_mean(case, block, 4, f"{bar} and {rival.title}'s")
+            theirs = told_mean(f"{rival.title} on tables {kind}", block, 5, "")
+            assert beside <= GEOMETRIC_MEAN_BAR
+            assert beside < theirs
         assert not missed
         assert mean <= GEOMETRIC_MEAN_BAR
 
@@ -127,10 +155,21 @@ def told(query: str, timings: Timings, exchanges: int, block: str | None) -> boo
     return good
 
 
-def told_mean(kind: str) -> float:
-    """Put the mean of a table into the document, and return it."""
-    ratios = [float(cells[3].split()[0]) for cells in cells_of(BLOCKS[kind])]
+def told_beside(query: str, timings: Timings, rival: Rival, block: str | None) -> None:
+    """Show what one query took beside a service, and put it into the document."""
+    medians = [f"{timings.median(case):.2f}" for case in ("native", "durable", RIVAL)]
+    ratios = [f"{timings.ratio(case, 'native'):.2f}" for case in ("durable", RIVAL)]
+    row = (query, *medians, *ratios, str(len(timings.seconds[RIVAL])))
+    print(f"beside {rival.title}: ", "  ".join(row))
+    if block is not None:
+        seconds, ratio = f"{rival.title} s", f"{rival.title} / Spark"
+        record(block, (*HEAD[:3], seconds, HEAD[3], ratio, HEAD[5]), row)
+
+
+def told_mean(case: str, block: str, column: int, bar: str) -> float:
+    """Put the mean of the ratios in a column of a table into the document, and return it."""
+    ratios = [float(cells[column].split()[0]) for cells in cells_of(block)]
     mean = statistics.geometric_mean(ratios)
-    figures = (f"{mean:.2f}", f"{GEOMETRIC_MEAN_BAR:.2f}", f"{max(ratios):.2f}")
-    record("queries-mean", MEAN_HEAD, (f"tables {kind}", str(len(ratios)), *figures))
+    figures = (f"{mean:.2f}", bar, f"{max(ratios):.2f}")
+    record("queries-mean", MEAN_HEAD, (case, str(len(ratios)), *figures))
     return mean

@@ -19,12 +19,13 @@ from pyspark.sql import SparkSession
 from durable_shuffle.bench.machine import machine_text
 from durable_shuffle.bench.tpch.data import default_cache
 
+sys.path.insert(0, str(Path(__file__).parent))
+from user_session import user_session
+
 FULL = os.environ.get("BENCH_FULL") == "1"
 MINUTES = float(os.environ.get("BENCH_MINUTES", "inf" if FULL else "17"))
 """No benchmark begins later than this; none of the usual ones takes three minutes more."""
 _FIRST = ("bench_matrix.py",)
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
@@ -48,19 +49,7 @@ def bench_spark(
         spark.sparkContext.setCheckpointDir(str(tmp_path_factory.mktemp("checkpoints")))
         yield spark
         return
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # the first session of this process: it decides the memory of the JVM for good
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "6g")
-        .config("spark.sql.shuffle.partitions", "32")
-        .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = user_session(tmp_path_factory.mktemp("spark-local"))
     spark.sparkContext.setCheckpointDir(str(tmp_path_factory.mktemp("checkpoints")))
     yield spark
     spark.stop()

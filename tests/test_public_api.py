@@ -3,6 +3,8 @@
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -27,6 +29,15 @@ def modules() -> list[str]:
 
 
 FACADE = ["durable_shuffle", *(f"durable_shuffle.{name}" for name in PUBLIC)]
+
+
+def test_completion_shows_names_and_submodules_only() -> None:
+    """`durable_shuffle.<tab>` has what users may use; a submodule needs no import of its own."""
+    shown = {name for name in dir(durable_shuffle) if not name.startswith("_")}
+    assert shown == {*durable_shuffle.__all__, *PUBLIC} - {"__version__"}
+    code = "import durable_shuffle as d; print(d.errors.FencedError is d.FencedError)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize("module", FACADE)

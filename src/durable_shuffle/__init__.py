@@ -44,9 +44,13 @@ _MODULES = {
     "Settings": "durable_shuffle.shuffle.base.settings",
 }
 
+_SUBMODULES = ("aio", "errors", "pipelines", "streaming", "views")
+
 logging.getLogger(__name__).addHandler(logging.NullHandler())
-__getattr__ = resolver(__name__, _MODULES)
+__getattr__ = resolver(__name__, _MODULES, _SUBMODULES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Return what users may use; notebooks complete these names."""
+    special = (name for name in globals() if name.startswith("__"))
+    return sorted({*special, *__all__, *_SUBMODULES})

@@ -1,14 +1,22 @@
 """Resolves public names at first use, so that importing this package never imports pyspark."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
-def resolver(module: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module: name -> the module that has it."""
+def resolver(
+    module: str, modules: Mapping[str, str], submodules: Sequence[str] = ()
+) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: name -> the module that has it.
+
+    Args:
+        submodules: imported when they are first used.
+    """
 
     def get(name: str) -> Any:
+        if name in submodules:
+            return importlib.import_module(f"{module}.{name}")
         if name not in modules:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         try:

@@ -31,4 +31,4 @@ __getattr__ = resolver(__name__, {"spark_tasks": "durable_shuffle.jobs.spark_tas
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

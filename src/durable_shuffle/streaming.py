@@ -13,4 +13,4 @@ __getattr__ = resolver(__name__, {"register": "durable_shuffle.jobs.streaming.re
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

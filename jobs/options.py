@@ -36,7 +36,7 @@ def configured(spark: SparkSession) -> dict[str, str]:
     unknown = sorted(found.keys() - names.keys())
     if unknown:
         raise InvalidInputError(
-            f"{', '.join(unknown)} sets nothing: the keys are {', '.join(sorted(names))}"
+            f"{', '.join(unknown)} is not a setting; the settings are {', '.join(sorted(names))}"
         )
     return {names[key]: text for key, text in found.items()}
 

@@ -75,11 +75,11 @@ class DurableShuffle(Calls, StoredStages):
         lost_records: what to do if the job's log lost the record of a wanted stage. "refuse"
             raises CorruptDataError; `verify --repair` enters the stage again. "ignore" computes
             the stage again.
-        retention: which stages of earlier runs stay. Default `KeepUsed()`: those that one of the
-            last three runs used or that were used in the last seven days, and the newest of each
-            name; of those that no later run can find again, the ones of the last twelve hours. A
-            timedelta keeps what the last run used, and what was used within that time. The others
-            are released here and deleted in the background (`vacuum` says which).
+        retention: which stages of earlier runs stay. Default `KeepUsed()`: what one of the last
+            three runs used, what was used in the last seven days, and the newest stage of each
+            name. A stage that no later run can find again stays for twelve hours. A timedelta keeps
+            what the last run used and what was used within that time. All other stages are
+            released here and deleted in the background (`vacuum` says which).
             "until_released" keeps all until you call `release`. "when_consumed" deletes a stage
             when every declared consumer (`register_consumers`) has finished; this is checked
             here, in `release_consumed`, and when a `with` block ends without an error.
@@ -122,7 +122,9 @@ class DurableShuffle(Calls, StoredStages):
         conf = configured(spark)
         job = job if job is not None else conf.get("job")
         if job is None:
-            raise InvalidInputError("no job: give DurableShuffle(job=...) or set " + PREFIX + "job")
+            raise InvalidInputError(
+                "no job: pass DurableShuffle(..., job=...) or set " + PREFIX + "job"
+            )
         check_name("job", job)
         version = version if version is not None else conf.get("version")
         check_version(version)
@@ -256,7 +258,7 @@ class DurableShuffle(Calls, StoredStages):
         Eager: runs one task per partition of the stage. A task acknowledges its position and the
         rows that it yielded so far in one record. After a failure, the next attempt continues
         behind the last acknowledgement; with `resume="exact"` every row is in the result exactly
-        once. A consumer is recognised by its name and the stage. If it has finished, it does not
+        once. A consumer is identified by its name and the stage. If it has finished, it does not
         run again; its stored result is returned.
 
         Args:

@@ -115,7 +115,7 @@ def release(
     document |= {"generation": log.generation, "freed": freed}
     lines = [f"released {f['stage']}: {f['objects']} objects" for f in freed]
     total = size(sum(f["data_bytes"] for f in freed))
-    call.emit(document, "\n".join([*lines, f"{total} given back"]))
+    call.emit(document, "\n".join([*lines, f"{total} freed"]))
     raise_first(failed)
 
 
@@ -264,9 +264,7 @@ def _gc_text(report: GcReport) -> str:
         )
     total = report.freed.data_bytes if acted else sum(item.size_bytes for item in report.orphans)
     if report.orphans or report.spared:
-        lines.append(
-            f"{size(total)} {'given back' if acted else 'to give back; nothing was changed'}"
-        )
+        lines.append(f"{size(total)} {'freed' if acted else 'could be freed; nothing was changed'}")
     else:
         lines.append(f"nothing to collect, {report.live} objects are live")
     return "\n".join(lines)

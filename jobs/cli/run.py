@@ -73,17 +73,17 @@ def run(
     storage_options_env: StorageOptionsEnv = None,
     debug: Debug = False,
 ) -> None:
-    """Start a program, and start it again after a failure, until it ends.
+    """Start a program, and restart it after a failure, until it succeeds.
 
-    Attempts that store something of the job may go on for ever; after --max-retries that store
-    nothing new it gives up. Shows how much is stored between attempts. SIGTERM, SIGINT and SIGHUP
-    are passed on to the program, which is not started again then.
+    It goes on as long as attempts store something new of the job, and gives up after --max-retries
+    that store nothing new. It shows what is stored between attempts. SIGTERM, SIGINT and SIGHUP are
+    passed on to the program, which is then not started again.
 
-    It knows which error ended a Python driver on its own host; with spark-submit in cluster mode it
-    sees exit codes alone, and progress with --url and --job.
+    It knows which error ended a Python driver on its own host. With spark-submit in cluster mode it
+    sees only exit codes; give --url and --job to let it see progress.
 
-    With --transparent the program needs no change: its actions run as in a `transparent()` block.
-    --job is then the name of its file by default.
+    With --transparent, the actions of an unchanged program run as in a `transparent()` block. The
+    job is then named after the program's file by default.
 
     \b
     Exit codes:

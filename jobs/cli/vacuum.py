@@ -41,7 +41,7 @@ def vacuum(
     unused_for: Annotated[
         str, typer.Option(metavar="AGE", help="Keep what was used since: 12h, 7d.")
     ] = "7d",
-    unrecognised_for: Annotated[
+    unrecognized_for: Annotated[
         str,
         typer.Option(metavar="AGE", help="The same for stages that no later run can find again."),
     ] = "12h",
@@ -61,14 +61,14 @@ def vacuum(
     last use of a stage. Stages that a declared consumer has not finished stay, and so do the stages
     of streams, write jobs and pipelines; `release` deletes any stage.
 
-    --delete claims the job first: a driver that runs it now is fenced and stops at its next write.
+    --delete claims the job first: a driver that runs it now stops at its next write.
 
     \b
     Examples:
       durable-shuffle vacuum /data/shuffle nightly
       durable-shuffle vacuum /data/shuffle nightly --runs 1 --unused-for 2d --delete --yes
     """
-    keep = KeepUsed(runs, parse_age(unused_for), parse_age(unrecognised_for), keep_newest)
+    keep = KeepUsed(runs, parse_age(unused_for), parse_age(unrecognized_for), keep_newest)
     find_job(call.storage, job)  # the error for a wrong name lists the right ones
     state, now = read_job(call.storage, job), SystemClock().wall()
     failed: list[DurableShuffleError] = []
@@ -97,7 +97,7 @@ def vacuum(
         purge_slots(log, call.storage, ids, now=now, horizon_seconds=horizon)
     document |= {"generation": log.generation, "freed": asdict(freed)}
     document["purged"] = [path.folder for path in purged]
-    call.emit(document, f"{shown}\n{size(freed.data_bytes)} given back")
+    call.emit(document, f"{shown}\n{size(freed.data_bytes)} freed")
 
 
 def _described(storage: Storage, unused: Unused) -> dict[str, object]:

@@ -51,8 +51,8 @@ def default_url(spark: SparkSession) -> str:
     if is_local(spark):
         return LOCAL_DEFAULT
     raise InvalidInputError(
-        f"no url: give DurableShuffle(spark, url) or set {URL_CONF}; a folder beside the job is "
-        "the default only for master local"
+        f"no url: pass it to DurableShuffle(spark, url) or set {URL_CONF}; only a local master has "
+        "a default folder"
     )
 
 

@@ -79,7 +79,7 @@ class PythonStages:
             map_schema: of what the map yields; default the columns of `df`.
             name: label of the stage, default "stage"; part of its identity.
             version: your promise about parts of `df` and of the functions that another run cannot
-                recognise; see `checkpoint`. Default: the version of this object.
+                recognize; see `checkpoint`. Default: the version of this object.
             progress: show a bar on standard error, or plain lines if it is not a terminal.
 
         Not guaranteed: any order of rows within a partition without `sort_by`; that the map sees
@@ -165,7 +165,7 @@ class PythonStages:
             version: as with `stage`.
             progress: as with `stage`.
 
-        Another run recognises an RDD over the driver's rows (`parallelize`) by these rows and its
+        Another run recognizes an RDD over the driver's rows (`parallelize`) by these rows and its
         functions. Any other RDD, over files for example, needs `version=`.
 
         Raises:

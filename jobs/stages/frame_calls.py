@@ -36,10 +36,11 @@ class FrameCalls:
 
         Args:
             name: label of the stage, default "checkpoint"; part of its identity.
-            version: your promise that inputs which another run cannot recognise hold the same rows
-                as long as the version is the same. Such inputs are an RDD, a table behind JDBC,
-                and everything on Spark Connect. The rest of the plan is still compared. Two inputs
-                with the same plan need two versions. Default: the version of this object.
+            version: your promise that inputs which another run cannot recognize hold the same rows
+                as long as the version is the same: a JDBC table or an RDD over files, for
+                example; on Spark Connect, a temporary view. The rest of the plan is still compared.
+                Two inputs with the same plan need two versions. Default: the version of this
+                object.
             progress: show a bar on standard error, or plain lines if it is not a terminal.
 
         Raises:

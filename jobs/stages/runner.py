@@ -21,7 +21,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 R = TypeVar("R")
 
 
-_CHANGED = "inputs that changed while they were stored cannot be recognised in another run"
+_CHANGED = "inputs that changed while they were stored cannot be recognized in another run"
 _STATES: dict[str, State] = {
     "Fresh": "missing",
     "Reuse": "committed",

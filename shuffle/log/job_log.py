@@ -94,9 +94,9 @@ class JobLog:
         def claim(state: JobState) -> Claim:
             if state.owner and not (state.ended or take_over):
                 raise ConflictError(
-                    f"job {job!r} is claimed by {_driver(state)}, which has not said that it "
-                    "ended, and on_conflict='fail' was asked for. Wait for it; if it was killed, "
-                    "start once with on_conflict='take_over'"
+                    f"job {job!r} is claimed by {_driver(state)}, which is still active or "
+                    "was killed; on_conflict='fail' does not take it over. Wait for it; if it was "
+                    "killed, start once with on_conflict='take_over'"
                 )
             made = state.generation + 1, LAYOUT_VERSION, by, wall_seconds, run
             return Claim(record_id, job, *made)

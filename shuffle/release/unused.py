@@ -41,7 +41,7 @@ class KeepUsed:
         runs: the run that begins does not count. Each driver is a run; commands are none.
         unused_for: also after many runs a stage stays for this time, so that a job that fails and
             starts again every minute deletes nothing.
-        unrecognised_for: the same for stages that no later run can find again, whatever `runs` is:
+        unrecognized_for: the same for stages that no later run can find again, whatever `runs` is:
             for example those of a plan with `now()`. A DataFrame of an earlier run that
             reads such a stage can be read for this time.
         newest: keep the newest stage of each name, which others read by its name.
@@ -52,12 +52,12 @@ class KeepUsed:
 
     runs: int = 3
     unused_for: timedelta = timedelta(days=7)
-    unrecognised_for: timedelta = timedelta(hours=12)
+    unrecognized_for: timedelta = timedelta(hours=12)
     newest: bool = True
 
     def __post_init__(self) -> None:
         least = timedelta(0)
-        if self.runs < 0 or self.unused_for < least or self.unrecognised_for < least:
+        if self.runs < 0 or self.unused_for < least or self.unrecognized_for < least:
             raise InvalidInputError(f"a retention is not negative, found={self}")
 
 
@@ -67,7 +67,7 @@ def keep_for(age: timedelta) -> KeepUsed:
     What the last run used stays, however long ago that was: a run that begins a minute later than
     yesterday reuses it.
     """
-    return KeepUsed(runs=1, unused_for=age, unrecognised_for=age, newest=False)
+    return KeepUsed(runs=1, unused_for=age, unrecognized_for=age, newest=False)
 
 
 Retention = Literal["until_released", "when_consumed"] | timedelta | KeepUsed
@@ -116,7 +116,7 @@ def unused_stages(state: JobState, keep: KeepUsed, now: float, run: int) -> list
         if runs < 1 or used.lasts == "until_released" or newest.get(path.name) == path:
             continue
         since = f"not used for {timedelta(seconds=round(idle.total_seconds()))}"
-        if used.lasts == "unrecognised" and idle >= keep.unrecognised_for:
+        if used.lasts == "unrecognised" and idle >= keep.unrecognized_for:
             found.append(Unused(path, used, f"{since}, and no later run can find it again"))
         elif used.lasts == "while_used" and runs > keep.runs and idle >= keep.unused_for:
             found.append(Unused(path, used, f"{since}, last by generation {used.generation}"))

@@ -37,11 +37,11 @@ def test_spark_submit_is_enough(configure: SparkSession, root: str) -> None:
 def test_a_key_that_sets_nothing_is_refused(configure: SparkSession) -> None:
     """A misspelled key is no silent default; neither is a job that nobody names."""
     configure.conf.set(PREFIX + "onconflict", "fail")
-    with pytest.raises(InvalidInputError, match="onconflict sets nothing: the keys are"):
+    with pytest.raises(InvalidInputError, match="onconflict is not a setting; the settings are"):
         DurableShuffle(configure)
     configure.conf.unset(PREFIX + "onconflict")
     configure.conf.unset(PREFIX + "job")
-    with pytest.raises(InvalidInputError, match="no job: give DurableShuffle"):
+    with pytest.raises(InvalidInputError, match="no job: pass DurableShuffle"):
         DurableShuffle(configure)
 
 

@@ -65,7 +65,7 @@ def test_delete(log: JobLog, tmp_path: Path, run: Run) -> None:
     assert run("vacuum", tmp_path, "nightly", *SHORT, "--delete").exit_code == 2
     done = run("vacuum", tmp_path, "nightly", *SHORT, "--delete", "--yes")
     assert done.exit_code == 0, done.output
-    assert "given back" in done.stdout
+    assert " freed" in done.stdout
     state = read_job(LocalStorage(tmp_path), "nightly")
     assert [path.fingerprint[0] for path in state.order] == ["c", "d"]
     assert not [p for p in files(tmp_path) if "orders-a" in str(p) and p.suffix == ".seg"]

@@ -34,7 +34,7 @@ from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 DAY = 86_400.0
 NOW = 1000 * DAY
-SOON = KeepUsed(runs=1, unused_for=timedelta(days=2), unrecognised_for=timedelta(hours=6))
+SOON = KeepUsed(runs=1, unused_for=timedelta(days=2), unrecognized_for=timedelta(hours=6))
 
 
 def path(stage: int, name: str = "stage") -> StagePath:
@@ -92,7 +92,7 @@ def test_a_nightly_job_keeps_what_it_used_yesterday(late: int) -> None:
 
 def test_a_retention_is_not_negative() -> None:
     """Each number is checked, and named."""
-    for wrong in ({"runs": -1}, {"unused_for": timedelta(-1)}, {"unrecognised_for": timedelta(-1)}):
+    for wrong in ({"runs": -1}, {"unused_for": timedelta(-1)}, {"unrecognized_for": timedelta(-1)}):
         with pytest.raises(InvalidInputError, match="not negative"):
             KeepUsed(**wrong)  # type: ignore[arg-type]
 

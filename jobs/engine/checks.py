@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from durable_shuffle.jobs.identity.plan.jvm import every, items
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items, simple_name
 from durable_shuffle.serialization.errors import InvalidInputError
 
 _NOT_CARRIED = (CalendarIntervalType, YearMonthIntervalType, UserDefinedType, VariantType)
@@ -166,7 +166,11 @@ def _observed(df: Any) -> str:
     """Return the name of an observation inside the plan, "" if there is none."""
     if hasattr(df, "_jdf"):
         plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001
-        nodes = (node for top in (plan, *items(plan.subqueriesAll())) for node in every(top))
+        tops = (plan, *items(plan.subqueriesAll()))
+        mapped = Jvm(df.sparkSession.sparkContext).mapped
+        if not any(_OBSERVED in map(simple_name, mapped.names(top)) for top in tops):
+            return ""
+        nodes = (node for top in tops for node in every(top))
         names = (str(node.name()) for node in nodes if str(node.nodeName()) == _OBSERVED)
     else:
         from durable_shuffle.jobs.identity.plan.connect import every_message

@@ -9,26 +9,18 @@ Source: `AdaptiveSparkPlanExec.replaceWithQueryStagesInLogicalPlan` of Apache Sp
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.identity.plan.jvm import Jvm
+from durable_shuffle.jobs.identity.plan.mapped import Tree
 from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 
 Placing = Literal["placed", "elsewhere", "unknown"]
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
-
-
-class _Operator(NamedTuple):
-    """An operator of the JVM, with what would cost calls to ask again."""
-
-    plan: Any
-    number: int
-    """Identity hash."""
-    children: "list[_Operator]"
 
 
 class LogicalPlan:
@@ -51,7 +43,7 @@ class LogicalPlan:
         """Return the physical plan, ready to run."""
         answer = getattr(
             self._jvm.root, "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer"
-        )(self._root.plan)
+        )(self._root.object)
         physical = self._execution.planner().plan(answer).next()
         executions = self._jvm.module("org.apache.spark.sql.execution.QueryExecution")
         return executions.prepareForExecution(self._execution.preparations(), physical)
@@ -106,7 +98,7 @@ class LogicalPlan:
                 nullable = self._jvm.module(
                     "org.apache.spark.sql.catalyst.analysis.UpdateAttributeNullability"
                 )
-                self._root = self._read(nullable.apply(propagate.apply(self._root.plan)))
+                self._root = self._read(nullable.apply(propagate.apply(self._root.object)))
                 del self._leaves[cut.number]
             return
         size = catalyst.statistics(
@@ -159,19 +151,19 @@ class LogicalPlan:
         """Replace an operator wherever it occurs; return whether it did."""
         number, found = self._hash(old), False
 
-        def over(operator: _Operator) -> _Operator:
+        def over(operator: Tree) -> Tree:
             nonlocal found
-            if operator.number == number and operator.plan.fastEquals(old):
+            if operator.number == number and operator.object.fastEquals(old):
                 found = True
                 return self._read(new)
             children = [over(child) for child in operator.children]
             if all(one is other for one, other in zip(operator.children, children, strict=True)):
                 return operator
-            plans = [child.plan for child in children]
-            copy = operator.plan.withNewChildren(self._jvm.to_seq(plans))
-            changed = _Operator(copy, self._hash(copy), children)
+            plans = [child.object for child in children]
+            copy = operator.object.withNewChildren(self._jvm.to_seq(plans))
+            changed = Tree.of(copy, operator.name, self._hash(copy), children)
             assert changed.number != operator.number, "Spark took the new child for the old"
-            self._copies.setdefault(operator.number, []).append((operator.plan, copy))
+            self._copies.setdefault(operator.number, []).append((operator.object, copy))
             return changed
 
         self._root = over(self._root)
@@ -179,9 +171,8 @@ class LogicalPlan:
             self._copies.setdefault(number, []).append((old, new))
         return found
 
-    def _read(self, plan: Any) -> "_Operator":
-        children = [self._read(child) for child in self._jvm.children(plan)]
-        return _Operator(plan, self._hash(plan), children)
+    def _read(self, plan: Any) -> Tree:
+        return self._jvm.mapped.tree(plan, self._jvm.mapped.identity)
 
     def _hash(self, jvm_object: Any) -> int:
         """Return a number that is the same for the same object; rarely also for another one."""

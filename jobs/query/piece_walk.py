@@ -15,11 +15,12 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 
 from durable_shuffle.jobs.identity.plan import iceberg
-from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.files import usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
+from durable_shuffle.jobs.identity.plan.mapped import Tree
+from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, read_tree
 
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
@@ -30,7 +31,7 @@ _BY_NAME = re.compile("Python|Pandas|Arrow")
 _NAMED_BY_COUNTER = frozenset({"SubqueryExec", "SubqueryBroadcastExec", "CollectMetricsExec"})
 
 
-class PieceWalk(CatalystWalk):
+class PieceWalk(TreeWalk):
     """One walk over one piece.
 
     Args:
@@ -60,10 +61,18 @@ class PieceWalk(CatalystWalk):
         if known.is_plan:
             self.operator(self._nodes.get(int(obj.id())) or read_tree(self.jvm, obj))
         elif simple_name(name) in _SETS and name.startswith("org.apache.spark."):
-            self.classes.add(simple_name(name))
-            self.unordered(name, self._operands(obj, name))
+            self.node(self.jvm.mapped.trees(self.jvm.to_seq([obj]))[0])
         else:
             super()._named(obj, name)
+
+    def node(self, tree: Tree) -> None:
+        """Append the tokens of a node; of AND and OR, their operands as a set."""
+        simple = simple_name(tree.name)
+        if simple in _SETS and tree.children and tree.name.startswith("org.apache.spark."):
+            self.classes.add(simple)
+            self.unordered(tree.name, _operands(tree))
+        else:
+            super().node(tree)
 
     def operator(self, node: Node) -> None:
         """Append the tokens of an operator; at its second appearance only its number."""
@@ -107,13 +116,13 @@ class PieceWalk(CatalystWalk):
             return
         super()._product(obj, name, simple, is_tree=is_tree)
 
-    def _operands(self, obj: Any, name: str) -> list[Any]:
-        """Return the operands of a chain of the same operator, such as a AND b AND c."""
-        operands = []
-        for side in (obj.left(), obj.right()):
-            same = self.jvm.class_name(side) == name
-            operands += self._operands(side, name) if same else [side]
-        return operands
+
+def _operands(tree: Tree) -> list[Tree]:
+    """Return the operands of a chain of the same operator, such as a AND b AND c."""
+    operands: list[Tree] = []
+    for side in tree.children:
+        operands += _operands(side) if side.name == tree.name else [side]
+    return operands
 
 
 class _PhysicalLeaves(PlanLeaves):
@@ -142,8 +151,8 @@ class _PhysicalLeaves(PlanLeaves):
     def _file_scan(self, node: Any, name: str) -> None:
         self._head(node, name)
         self._walk.tokens.append(node.requiredSchema().json())
-        self._walk.unordered("partition filters", items(node.partitionFilters()))
-        self._walk.unordered("data filters", items(node.dataFilters()))
+        self._walk.unordered("partition filters", self._walk.elements_of(node.partitionFilters()))
+        self._walk.unordered("data filters", self._walk.elements_of(node.dataFilters()))
         for number in (node.optionalBucketSet(), node.optionalNumCoalescedBuckets()):
             self._walk.tokens.append(str(number.toString()))
         self._walk.tokens.append(str(node.disableBucketedScan()))

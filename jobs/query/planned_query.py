@@ -109,6 +109,8 @@ class PlannedQuery:
         self._planned = planned
         self._rebuilder = Rebuilder(self._session)
         self._identities: dict[int, StageIdentity] = {}
+        self._classes: dict[int, set[str]] = {}
+        """Cut number -> simple class names in the piece below it."""
         self._whole_digest: str | None = None
         self._settings_aspect = settings_digest(self._jvm, java_session(df))
         self.cuts: list[Cut] = []
@@ -150,17 +152,23 @@ class PlannedQuery:
         )
         for cut in self.cuts:
             if cut.number not in self._identities:
-                self._identities[cut.number] = self._known(cut, before) or self._identify(cut)
+                same = self._equal(cut, before)
+                self._identities[cut.number] = (
+                    self._identify(cut) if same is None else self._identities[same.number]
+                )
+                if same is not None:
+                    self._classes[cut.number] = self._classes[same.number]
 
-    def _known(self, cut: Cut, before: Sequence[Cut]) -> StageIdentity | None:
-        """Return the identity of an equal cut of the plan before this one."""
+    @staticmethod
+    def _equal(cut: Cut, before: Sequence[Cut]) -> Cut | None:
+        """Return an equal cut of the plan before this one."""
         equal = (
             old
             for old in before
             if (old.node.name, old.exchange) == (cut.node.name, cut.exchange)
             and cut.node.plan.equals(old.node.plan)
         )
-        return next((self._identities[old.number] for old in equal), None)
+        return next(equal, None)
 
     def _cut_result(self, number: int) -> tuple[Cut | None, PlanPiece]:
         """Return a cut for the query's result rows, if they may be stored, and the piece above."""
@@ -262,7 +270,9 @@ class PlannedQuery:
         if sites[True] and any(n.name in BY_ARRIVAL for n in operators(cut.piece)):
             return False
         root = cut.piece.root.plan
-        return not unstable_if_native(self._jvm, root, sites[False], sites[True])
+        return not unstable_if_native(
+            self._jvm, root, self._classes[cut.number], sites[False], sites[True]
+        )
 
     def run_natively(self, cut: Cut, below: Mapping[int, Source], clock: Clock) -> NativeStage:
         """Let Spark run the map side of an exchange; see `run_natively` of native_stage."""
@@ -317,6 +327,7 @@ class PlannedQuery:
         components = {**walk.leaves.components(), "settings": settings}
         if walk.leaves.hidden:
             components["query"] = self._whole()
+        self._classes[cut.number] = walk.classes
         unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
         identity = walked(walk, walk.functions, components)
         identity = with_cached(self._jvm, walk.leaves.cached, settings, identity)

@@ -23,6 +23,7 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     simple_name,
     to_seq,
 )
+from durable_shuffle.jobs.identity.plan.mapped import Tree
 
 SHUFFLE = "ShuffleExchangeExec"
 REUSED = "ReusedExchangeExec"
@@ -85,22 +86,21 @@ def read_tree(jvm: Jvm, plan: Any, cut_of_rdd: Mapping[int, Any] | None = None) 
     """
     known: dict[int, Node] = {}
 
-    def read(plan: Any, *, subqueries: bool) -> Node:
-        number = int(plan.id())
-        if number in known:
-            return known[number]
-        full_name = jvm.class_name(plan)
-        node = known[number] = Node(plan, full_name, simple_name(full_name), number)
+    def read(tree: Tree, subqueries: Mapping[Tree, int]) -> Node:
+        if tree.number in known:
+            return known[tree.number]
+        plan = tree.object
+        node = Node(plan, tree.name, simple_name(tree.name), tree.number)
+        known[tree.number] = node
         if node.name in (REUSED, "ReusedSubqueryExec"):
             node.target = top(plan.child())
         else:
-            below = jvm.children(plan, full_name)
-            node.children = [read(child, subqueries=subqueries) for child in below]
+            node.children = [read(child, subqueries) for child in tree.children]
         if node.name in SUBQUERIES:
             node.prunes = str(plan.name()).startswith("dynamicpruning")
         if node.name in _BUILDING:
             node.build_side = str(plan.buildSide().toString())
-        if subqueries:
+        if subqueries.get(tree):
             node.subqueries = [top(subquery) for subquery in items(plan.subqueries())]
         if cut_of_rdd and node.name == "RDDScanExec":
             node.cut = cut_of_rdd.get(int(plan.rdd().id()))
@@ -109,7 +109,8 @@ def read_tree(jvm: Jvm, plan: Any, cut_of_rdd: Mapping[int, Any] | None = None) 
         return node
 
     def top(plan: Any) -> Node:
-        return read(plan, subqueries=not plan.subqueriesAll().isEmpty())
+        tree = jvm.mapped.tree(plan, jvm.mapped.plan_id)
+        return read(tree, dict(zip(tree.every(), jvm.mapped.subqueries(plan), strict=True)))
 
     return top(plan)
 

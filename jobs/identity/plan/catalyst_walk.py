@@ -18,11 +18,13 @@ from py4j.java_gateway import JavaObject
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
+from durable_shuffle.jobs.identity.plan.mapped import NULL, Tree
 from durable_shuffle.jobs.identity.plan.numbers import Numbers
+from durable_shuffle.jobs.identity.plan.values import literal, untyped
 
 # Constructor arguments that never change rows. Range's numSlices is the core count unless the user
 # gave one (`_slices`). Names of lambda variables carry a counter of the JVM.
-_DROPPED = {
+DROPPED = {
     "Range": {"numSlices"},
     "CollectMetrics": {"name", "dataframeId"},
     "CTERelationRef": {"statsOpt"},
@@ -35,7 +37,7 @@ _DROPPED = {
 # These only name the plan below them; Spark removes them before it optimizes.
 _ONLY_NAMES = frozenset({"SubqueryAlias", "View"})
 # Arguments that are ids counted by the JVM; they are numbered like expression ids, per kind.
-_IDS = {
+IDS = {
     "CTERelationDef": {"id": "cte"},
     "CTERelationRef": {"cteId": "cte"},
     "UnionLoop": {"id": "loop"},
@@ -69,16 +71,19 @@ _VALUE_TEXTS = frozenset(
         "java.util.UUID",
     }
 )
-_ID_AT_END = re.compile(r"#(\d+)L?$")
+ID_AT_END = re.compile(r"#(\d+)L?$")
 _ID_IN_NAME = re.compile(r"#(\d+)(?=L?\b)")
 """Ids of the JVM inside the names of intermediate columns, which quote expressions."""
 _COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
 """Names, or parts of names, that Spark makes from a counter of the JVM, or at random (for frames
 in `sql("... {df}", df=df)`)."""
-_UNSAFE = "org.apache.spark.sql.catalyst.expressions.Unsafe"
-_ARRAY = "org.apache.spark.sql.catalyst.util.ArrayData"
-_MAP = "org.apache.spark.sql.catalyst.util.MapData"
-_ROW = "org.apache.spark.sql.catalyst.InternalRow"
+_SAME_TEXT = frozenset(
+    {
+        "org.apache.spark.sql.types.DecimalType",
+        "org.apache.spark.sql.catalyst.expressions.NumericEvalContext",
+    }
+)
+"""Classes whose objects are equal if they print the same."""
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]
@@ -102,6 +107,8 @@ class CatalystWalk:
         self._names: dict[str, str] = {}
         self._fields: dict[str, list[tuple[int, str]]] = {}
         """Class name -> places and names of the constructor arguments that this walk visits."""
+        self._said: dict[str, list[str]] = {}
+        """What an object of `_SAME_TEXT` prints -> its tokens."""
 
     def digest(self) -> str:
         """Return the digest of the tokens so far, 32 hex digits."""
@@ -109,7 +116,9 @@ class CatalystWalk:
 
     def visit(self, value: Any) -> None:
         """Append the tokens of a value."""
-        if isinstance(value, JavaObject):
+        if isinstance(value, Tree):
+            self.node(value)
+        elif isinstance(value, JavaObject):
             self._object(value)
         elif value is None or isinstance(value, bool | int | float | str | bytes | Decimal):
             self.tokens.append(f"{type(value).__name__} {value!r}")
@@ -173,6 +182,18 @@ class CatalystWalk:
         """Append an id, numbered by first appearance within its space."""
         self.tokens.append(f"{space} {self.numbers.of((space, number))}")
 
+    def node(self, tree: Tree) -> None:
+        """Append the tokens of an object whose class is known."""
+        value = None if tree.name == NULL else tree.object
+        if isinstance(value, JavaObject) and tree.name.startswith(_SAFE_CLASSES):
+            self._named(value, tree.name)
+        else:
+            self.visit(value)
+
+    def elements_of(self, seq: Any) -> list[Tree]:
+        """Return the elements of a list."""
+        return self.jvm.mapped.elements(seq)
+
     def _object(self, obj: Any) -> None:
         if isinstance(obj, JavaArray | JavaList):
             self._many("array", list(obj))
@@ -194,7 +215,7 @@ class CatalystWalk:
         elif name == "org.apache.spark.sql.catalyst.expressions.ExprId":
             self.id_token("expr", obj.id())
         elif name == "org.apache.spark.sql.catalyst.expressions.Literal":
-            self._literal(obj)
+            literal(self, obj)
         elif name == "org.apache.spark.sql.catalyst.expressions.Alias":
             self.tokens.append(f"alias {self.name(obj.name())}")
             self.visit(obj.child())
@@ -203,6 +224,14 @@ class CatalystWalk:
             self.classes.add(simple)
             self.tokens.append(name)  # a Scala object: there is only one
             self.origin(obj, name)
+        elif name in _SAME_TEXT:
+            text = f"{name} {obj.toString()}"
+            if text not in self._said:
+                before = len(self.tokens)
+                self._by_kind(obj, name, simple)
+                self._said[text] = self.tokens[before:]
+            else:
+                self.tokens += self._said[text]
         else:
             self._by_kind(obj, name, simple)
 
@@ -221,7 +250,7 @@ class CatalystWalk:
         elif kind == "set":
             self.unordered("set", items(obj.toSeq()))
         elif kind == "seq":
-            self._many("seq", items(obj))
+            self._many("seq", self.elements_of(obj))
         elif kind == "enum":
             self.tokens.append(f"{name} {obj.toString()}")
         elif kind == "java class":
@@ -233,7 +262,7 @@ class CatalystWalk:
             self.tokens.append(f"{name} {obj.toString()}")
         elif "Lambda" in name:
             self._lambda(obj)
-        elif kind != "nothing" and not self._untyped(obj, name):
+        elif kind != "nothing" and not untyped(self, obj, name):
             self.give_up_on(f"an object of class {name}", obj)
 
     def _lambda(self, obj: JavaObject) -> None:
@@ -254,7 +283,7 @@ class CatalystWalk:
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
         known = self.jvm.known(name)
         if name not in self._fields:
-            dropped = _DROPPED.get(simple, ())
+            dropped = DROPPED.get(simple, ())
             self._fields[name] = [
                 field
                 for field in enumerate(self.jvm.fields(obj, name))
@@ -268,7 +297,7 @@ class CatalystWalk:
             self._slices(obj)
         elif simple == "CallMethodViaReflection":
             self.give_up("what reflect() calls")
-        ids = _IDS.get(simple, {})
+        ids = IDS.get(simple, {})
         for i, field in fields:
             if field in ids:
                 self.id_token(ids[field], obj.productElement(i))
@@ -327,7 +356,7 @@ class CatalystWalk:
 
     def _attribute(self, obj: Any) -> None:
         """Append name, type and number at the first appearance, later only the number."""
-        at_end = _ID_AT_END.search(obj.toString())
+        at_end = ID_AT_END.search(obj.toString())
         number = int(at_end[1]) if at_end else int(obj.exprId().id())
         if ("expr", number) not in self.numbers:
             self.tokens.append(f"attribute {self.name(obj.name())}")
@@ -340,66 +369,3 @@ class CatalystWalk:
             self.tokens.append(f"type {obj.json()} {obj.sql()}")
         except JVM_ERRORS:
             self.give_up(f"the data type {obj.toString()}")
-
-    def _literal(self, obj: Any) -> None:
-        data_type = obj.dataType()
-        self.tokens.append("literal")
-        self.visit(data_type)
-        self._typed(obj.value(), data_type)
-
-    def _typed(self, value: Any, data_type: Any) -> None:
-        """Append the tokens of a value of a known type."""
-        if not isinstance(value, JavaObject):
-            self.visit(value)
-        elif self.jvm.is_a(value, _ARRAY):
-            element_type = data_type.elementType()
-            self._elements(value.toObjectArray(element_type), element_type)
-        elif self.jvm.is_a(value, _MAP):
-            keys, values = value.keyArray(), value.valueArray()
-            self._elements(keys.toObjectArray(data_type.keyType()), data_type.keyType())
-            value_type = data_type.valueType()
-            self._elements(values.toObjectArray(value_type), value_type)
-        elif self.jvm.is_a(value, _ROW):
-            types = [field.dataType() for field in data_type.fields()]
-            self.tokens.append(f"row {len(types)}")
-            for element, its_type in zip(items(value.toSeq(data_type)), types, strict=True):
-                self._typed(element, its_type)
-        else:
-            self.visit(value)
-
-    def _untyped(self, value: Any, name: str) -> bool:
-        """Append the tokens of a value whose type is not known; return False if it cannot be read.
-
-        Args:
-            name: the value's full class name.
-        """
-        if name == "org.apache.spark.unsafe.types.UTF8String":
-            self.visit(bytes(value.getBytes()))
-        elif name == "org.apache.spark.unsafe.types.VariantVal":
-            self.tokens.append("variant")
-            self.visit(bytes(value.getValue()))
-            self.visit(bytes(value.getMetadata()))
-        elif name.startswith(_UNSAFE):  # rows, arrays and maps in Spark's binary form
-            try:
-                self.tokens.append(name)
-                self.visit(bytes(value.getBytes()))
-            except JVM_ERRORS:
-                return False
-        elif name == "org.apache.spark.sql.catalyst.expressions.GenericInternalRow":
-            self.tokens.append(name)
-            self.visit(self.jvm.field(value, "values"))
-        elif name == "org.apache.spark.sql.catalyst.util.GenericArrayData":
-            self.tokens.append(name)
-            self.visit(value.array())
-        elif name == "org.apache.spark.sql.catalyst.util.ArrayBasedMapData":
-            self.tokens.append(name)
-            self.visit(value.keyArray())
-            self.visit(value.valueArray())
-        else:
-            return False
-        return True
-
-    def _elements(self, values: Any, element_type: Any) -> None:
-        self.tokens.append(f"values {len(values)}")
-        for value in values:
-            self._typed(value, element_type)

@@ -24,6 +24,7 @@ from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
 from durable_shuffle.jobs.identity.plan.rdds import RddChain, micro_batch
 from durable_shuffle.jobs.identity.plan.settings import cached_settings, settings_digest
+from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
 from durable_shuffle.jobs.identity.plan.unstable import moving_values, unstable_below_exchange
 
 
@@ -56,7 +57,7 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     whose content changes, but not its path, length, modification time and tag, is not noticed.
     """
     jvm = Jvm(df.sparkSession.sparkContext)
-    walk = CatalystWalk(jvm)
+    walk = TreeWalk(jvm)
     leaves = PlanLeaves(walk, stage_of_rdd)
     functions = PlanFunctions(walk)
     execution = jvm.fresh_execution(df)

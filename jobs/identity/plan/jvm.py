@@ -14,6 +14,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from durable_shuffle.jobs.identity.plan.mapped import Mapped
+
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call may raise: PySpark turns some of the JVM's errors into its own. Catch these, never
 `Py4JError` alone; the linter bans it elsewhere."""
@@ -46,6 +48,7 @@ class KnownClass:
 
 _OWN_CLASSES: WeakKeyDictionary[SparkContext, dict[str, KnownClass]] = WeakKeyDictionary()
 """What is known about the classes of Spark's own jars, which are the same while Spark runs."""
+_MAPPED: WeakKeyDictionary[SparkContext, Mapped] = WeakKeyDictionary()
 
 
 class Jvm:
@@ -71,6 +74,17 @@ class Jvm:
         """Return the full class name of a JVM object."""
         return str(self._get_name(obj))
 
+    @property
+    def mapped(self) -> Mapped:
+        """What asks all elements of a list, or all nodes of a tree, at once."""
+        if self.context not in _MAPPED:
+            _MAPPED[self.context] = Mapped(self.root)
+        return _MAPPED[self.context]
+
+    def is_own(self, name: str) -> bool:
+        """Return whether a class is known to be in one of Spark's own jars."""
+        return name in self._own_classes
+
     def known(self, name: str) -> KnownClass:
         """Return what is known about a class, to be completed."""
         own = self._own_classes.get(name)
@@ -90,18 +104,23 @@ class Jvm:
         Args:
             name: of the node's class, if it is known.
         """
-        known = self.known(name or self.class_name(node))
+        shape = self.shape(node, name or self.class_name(node))
+        if shape == "LeafLike":
+            return []
+        if shape == "UnaryLike":
+            return [node.child()]
+        if shape == "BinaryLike":
+            return [node.left(), node.right()]
+        return items(node.children())
+
+    def shape(self, node: Any, name: str) -> str:
+        """Return the one of `_SHAPES` that the class of a tree node has, "" if it has none."""
+        known = self.known(name)
         if known.shape is None:
             trees = "org.apache.spark.sql.catalyst.trees."
             shapes = (shape for shape in _SHAPES if self.is_a(node, trees + shape))
             known.shape = next(shapes, "")
-        if known.shape == "LeafLike":
-            return []
-        if known.shape == "UnaryLike":
-            return [node.child()]
-        if known.shape == "BinaryLike":
-            return [node.left(), node.right()]
-        return items(node.children())
+        return known.shape
 
     def is_a(self, obj: Any, full_name: str) -> bool:
         """Return whether a JVM object is an instance of a class; False if no such class exists."""

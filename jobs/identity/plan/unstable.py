@@ -82,16 +82,20 @@ def unstable_in_piece(
 
 
 def unstable_if_native(
-    jvm: Jvm, plan: Any, stored: Collection[int], native: Collection[int]
+    jvm: Jvm, plan: Any, classes: set[str], stored: Collection[int], native: Collection[int]
 ) -> tuple[str, ...]:
     """Return the names of what would be unstable if Spark ran the exchange above `plan`, sorted.
 
     Args:
         jvm: access to the driver's JVM.
         plan: the top of the piece below the exchange.
+        classes: simple class names in the piece.
         stored: ids of operators whose rows come from storage, in an order that never changes.
         native: ids of operators whose rows come from Spark's own shuffle, as they arrive.
     """
+    suspects = _LIMITS | _BY_POSITION | _BY_ORDER | {_CACHED_SCAN}
+    if plan.deterministic() and suspects.isdisjoint(classes):
+        return ()
     names: set[str] = set()
     _Look(jvm, names, expressions=True, stored=stored, native=native).at(plan, below=True)
     return tuple(sorted(names))

@@ -1,0 +1,165 @@
+"""Asks all elements of a Scala list, or all nodes of a tree, in a few calls.
+
+A call over py4j asks one object one thing. Scala's own `map` asks all elements in one call, but it
+takes a Scala function. The functions here are made of handles of methods that the JVM has, by
+`java.lang.invoke.MethodHandleProxies`: nothing is compiled or sent to it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+_SEPARATOR = "\n\x02\n"
+_TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
+_PLAN = "org.apache.spark.sql.execution.SparkPlan"
+_SEQ = "scala.collection.immutable.Seq"
+ATTRIBUTE = "org.apache.spark.sql.catalyst.expressions.AttributeReference"
+
+NULL = "null"
+"""Stands for the class of null."""
+
+
+class Tree:
+    """A node of a tree, or an element of a list. Its object is fetched when it is needed."""
+
+    __slots__ = ("_index", "_nodes", "_object", "children", "name", "number", "text")
+
+    def __init__(self, nodes: Any, index: int, name: str, number: str = "") -> None:
+        self._nodes, self._index, self._object = nodes, index, None
+        self.name = name
+        """Full name of the class."""
+        self.children: list[Tree] = []
+        """Empty for a leaf, and where only the elements of a list were asked for."""
+        self.number = int(number or -1)
+        """What `Mapped.tree` was asked to number nodes by."""
+        self.text = ""
+        """Of an attribute: what Scala prints, name and id."""
+
+    @classmethod
+    def of(cls, obj: Any, name: str, number: int, children: list["Tree"]) -> "Tree":
+        """Return a node whose object is there."""
+        node = cls(None, 0, name, str(number))
+        node._object, node.children = obj, children
+        return node
+
+    def every(self) -> Iterator["Tree"]:
+        """Yield this node, then the nodes below it, each before its children."""
+        yield self
+        for child in self.children:
+            yield from child.every()
+
+    @property
+    def object(self) -> Any:
+        """The object in the JVM."""
+        if self._object is None:
+            self._object = self._nodes.apply(self._index)
+        return self._object
+
+
+class Mapped:
+    """The functions of one JVM. `root` is a session's `_jvm`."""
+
+    def __init__(self, root: Any) -> None:
+        handles = getattr(root, "java.lang.invoke.MethodHandles")
+        kind = getattr(root, "java.lang.invoke.MethodType").methodType
+        proxies = getattr(root, "java.lang.invoke.MethodHandleProxies")
+        of = getattr(root, "java.lang.Class").forName
+        found = handles.publicLookup()
+        function, thing, text = (
+            of("scala.Function1"),
+            of("java.lang.Object"),
+            of("java.lang.String"),
+        )
+        whole = getattr(root, "java.lang.Integer").TYPE
+
+        def made(handle: Any) -> Any:
+            return proxies.asInterfaceInstance(function, handle)
+
+        def method(owner: str, name: str, result: Any) -> Any:
+            return found.findVirtual(of(owner), name, kind(result))
+
+        def filled(handle: Any, value: Any) -> Any:
+            """Return a handle whose second argument has a value."""
+            values = getattr(root, "java.util.Collections").singletonList(value).toArray()
+            return handles.insertArguments(handle, 1, values)
+
+        classes, lists = of("org.apache.commons.lang3.ClassUtils"), of(_SEQ)
+        two = kind(text, thing).appendParameterTypes(
+            getattr(root, "java.util.Collections").singletonList(text)
+        )
+        names = filled(found.findStatic(classes, "getName", two), NULL)
+        numbers = found.findStatic(of("java.lang.System"), "identityHashCode", kind(whole, thing))
+        is_a = found.findVirtual(
+            of("java.lang.Class"),
+            "isInstance",
+            kind(getattr(root, "java.lang.Boolean").TYPE, thing),
+        )
+        self._name, self.identity = made(names), made(numbers)
+        """`identity` numbers nodes by their identity hash."""
+        self.plan_id = made(method(_PLAN, "id", whole))
+        """Numbers the operators of a physical plan by Spark's ids."""
+        self._same = made(handles.identity(thing))
+        self._children = made(method(_TREE, "children", lists))
+        self._subqueries = made(
+            method("org.apache.spark.sql.catalyst.plans.QueryPlan", "subqueries", lists)
+        )
+        self._size = made(method("scala.collection.SeqOps", "size", whole))
+        self._text = made(method("java.lang.Object", "toString", text))
+        self._is_attribute = made(is_a.bindTo(of(ATTRIBUTE)))
+        mapping = found.findVirtual(of(_TREE), "map", kind(lists, function))
+        self._nodes = made(filled(mapping, self._same))
+
+    def elements(self, seq: Any) -> list[Tree]:
+        """Return the elements of a list, in 2 calls."""
+        return [Tree(seq, i, name) for i, name in enumerate(self._asked(seq, self._name))]
+
+    def tree(self, root: Any, number: Any = None) -> Tree:
+        """Return a tree of plan nodes or expressions, in 5 calls.
+
+        Args:
+            number: `identity` or `plan_id`; two more calls.
+        """
+        (found,) = self._read(root.map(self._same), number)
+        return found
+
+    def subqueries(self, plan: Any) -> list[int]:
+        """Return how many subqueries the expressions of each operator hold, in 3 calls.
+
+        The operators come in the order of `names`: each one before its children.
+        """
+        return [int(size) for size in self._asked(plan.map(self._subqueries), self._size)]
+
+    def texts(self, seq: Any) -> list[str]:
+        """Return what each element prints, in 2 calls; of other length if a text has separators."""
+        return self._asked(seq, self._text)
+
+    def names(self, root: Any) -> list[str]:
+        """Return the class names of all nodes of a tree, in 2 calls."""
+        return self._asked(root, self._name)
+
+    def trees(self, seq: Any) -> list[Tree]:
+        """Return a list of expressions as trees, in 8 calls. Attributes have their text."""
+        nodes = seq.flatMap(self._nodes)
+        return self._read(nodes, None, attributes=True)
+
+    def _read(self, nodes: Any, number: Any, *, attributes: bool = False) -> list[Tree]:
+        names = self._asked(nodes, self._name)
+        sizes = map(int, self._asked(nodes.map(self._children), self._size))
+        numbers = [""] * len(names) if number is None else self._asked(nodes, number)
+        every = [Tree(nodes, i, *of) for i, of in enumerate(zip(names, numbers, strict=True))]
+        if attributes and ATTRIBUTE in names:
+            named = [node for node in every if node.name == ATTRIBUTE]
+            texts = self._asked(nodes.filter(self._is_attribute), self._text)
+            if len(texts) == len(named):  # no name of a column holds the separator
+                for node, text in zip(named, texts, strict=True):
+                    node.text = text
+        tops: list[Tree] = []
+        for node, size in zip(reversed(every), reversed(list(sizes)), strict=True):
+            node.children = [tops.pop() for _ in range(size)]
+            tops.append(node)
+        return tops[::-1]
+
+    @staticmethod
+    def _asked(seq: Any, function: Any) -> list[str]:
+        """Return what a function gives for each element, as text."""
+        printed = str(seq.map(function).mkString(_SEPARATOR, _SEPARATOR, ""))
+        return printed.split(_SEPARATOR)[1:] if printed != _SEPARATOR else []

@@ -57,7 +57,7 @@ def release(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete stages of a job for good: all of them, one, or those above an age.
+    """Delete stages of a job for good: all of them, one, or those older than an age.
 
     Claims the job first: a driver that runs it now is fenced and stops at its next write. Logs
     stay, so that a late writer learns that its stage was deleted. Age is the wall-clock time since
@@ -173,12 +173,12 @@ def gc(
     call: Call,
     job: Job,
     *,
-    delete: Annotated[bool, typer.Option("--delete", help="Act; default: only show.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete; default: only show.")] = False,
     older_than: Annotated[
         str,
         typer.Option(
             metavar="AGE",
-            help="Spare temporary files and remains of drivers' starts that are younger, and write "
+            help="Keep temporary files and leftovers of dead drivers that are younger, and write "
             "jobs that wrote something since then. 90m, 12h, 7d; 0s takes all.",
         ),
     ] = "1d",

@@ -203,9 +203,9 @@ def storage_check(
 ) -> None:
     """Test the storage contract on a live backend and say what it may be used for.
 
-    Writes below storage-check-<random id>/ and deletes those objects again. Ends with 1 if a law
-    is broken. Takes about 10 seconds on a local folder, some minutes on a slow object store, and
-    almost no space.
+    Writes below storage-check-<random id>/ and deletes those objects again. Ends with 1 if the
+    storage breaks a rule. Takes about 10 seconds on a local folder, some minutes on a slow object
+    store, and almost no space.
 
     \b
     Examples:

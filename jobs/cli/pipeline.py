@@ -35,7 +35,9 @@ Arguments = Annotated[
         metavar="JSON", help="Keyword arguments of the function, a JSON object. Stored: no secrets."
     ),
 ]
-Version = Annotated[str, typer.Option("--as", metavar="VERSION", help="What people call this.")]
+Version = Annotated[
+    str, typer.Option("--as", metavar="VERSION", help="A name for this version, shown by `status`.")
+]
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for the answer.")
 ]

@@ -36,10 +36,10 @@ def vacuum(
     job: Job,
     *,
     runs: Annotated[
-        int, typer.Option(help="Keep what one of the last runs used: how many.", min=0)
+        int, typer.Option(help="Keep what any of this many last runs used.", min=0)
     ] = KeepUsed().runs,
     unused_for: Annotated[
-        str, typer.Option(metavar="AGE", help="Keep what was used since: 12h, 7d.")
+        str, typer.Option(metavar="AGE", help="Keep what was used within this time: 12h, 7d.")
     ] = "7d",
     unrecognized_for: Annotated[
         str,
@@ -50,9 +50,9 @@ def vacuum(
     ] = True,
     purge_after: Annotated[
         str,
-        typer.Option(metavar="AGE", help="Delete the logs of stages that went longer ago."),
+        typer.Option(metavar="AGE", help="Delete the logs of stages that were deleted longer ago."),
     ] = "7d",
-    delete: Annotated[bool, typer.Option("--delete", help="Act; default: only show.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete; default: only show.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete the stages that a job's runs no longer use; without --delete only show them.

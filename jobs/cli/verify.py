@@ -33,7 +33,7 @@ def verify(
     stage: OptionalStage = None,
     *,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend damaged data from what else is stored.")
+        bool, typer.Option("--repair", help="Restore damaged data from other stored copies.")
     ] = False,
 ) -> None:
     """Read everything that is committed and check every byte of it.

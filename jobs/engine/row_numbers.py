@@ -94,8 +94,8 @@ class CountedRows:
                 yield rows.slice(0, count) if ended else rows
         if self._ends and not ended:
             raise CorruptDataError(
-                f"{_NOT_ALL}: partition={self._partition} {self._rows} rows arrived, and not the "
-                "one that Spark puts behind the last; nothing was committed, run it again"
+                f"{_NOT_ALL}: partition={self._partition} {self._rows} rows arrived, but not the "
+                "row that marks their end; nothing was committed, run it again"
             )
         self._all = True
 

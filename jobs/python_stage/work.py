@@ -136,7 +136,7 @@ class PythonWork(StageWork[ReduceSide]):
         elif is_resumable(reduce):
             if self._sort_by:
                 raise InvalidInputError(
-                    "sort_by and a resumable reducer exclude each other: its position is in the "
+                    "sort_by does not work with a resumable reducer: its position is in the "
                     "stored order"
                 )
         elif reduce is not None and not callable(reduce):

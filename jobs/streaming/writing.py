@@ -228,8 +228,8 @@ def _commit(messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     reports = [message for message in messages if isinstance(message, PartMessage)]
     if not reports or len(reports) != len(messages):
         raise InvalidInputError(
-            f"batch {batch} cannot be committed: {len(reports)} of {len(messages)} tasks said what "
-            "they wrote"
+            f"batch {batch} cannot be committed: {len(reports)} of {len(messages)} tasks "
+            "reported what they wrote"
         )
     target, run = reports[0].target, reports[0].run
     if {(r.target.path, r.run, r.batch) for r in reports} != {(target.path, run, batch)}:

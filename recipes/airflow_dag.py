@@ -15,8 +15,8 @@ from airflow.sdk import dag, task
 COMMAND = os.environ.get(
     "NIGHTLY_COMMAND",
     "durable-shuffle run --max-retries 1 -- spark-submit "
-    "--conf spark.durableShuffle.url=s3://my-bucket/shuffle --conf spark.durableShuffle.job=nightly "
-    "nightly.py s3a://my-bucket/orders s3a://my-bucket/counts",
+    "--conf spark.durableShuffle.url=s3://my-bucket/shuffle "
+    "--conf spark.durableShuffle.job=nightly nightly.py s3a://my-bucket/orders s3a://my-bucket/counts",
 ).split()
 FINAL = (3, 4)
 

@@ -27,7 +27,6 @@ from durable_shuffle.jobs.engine.engine import (
     session_settings,
     with_partition_ids,
 )
-from durable_shuffle.jobs.engine.listener_events import ListenerEvents
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
@@ -67,7 +66,6 @@ class ClassicEngine(Engine):
     def __init__(self, spark: SparkSession, rows_in: RowsIn) -> None:
         super().__init__(spark)
         self.route = Route(spark, rows_in)
-        self._events = ListenerEvents(spark)
         self.stage_of_rdd: dict[int, str] = {}
         """RDD id -> fingerprint of the stage that it reads."""
         configured = spark.conf.get("spark.task.maxFailures", None)
@@ -78,9 +76,6 @@ class ClassicEngine(Engine):
 
     def arrow_schema(self, df: DataFrame) -> pa.Schema:
         return narrow_arrow_schema(df.schema)
-
-    def post_event(self, stage: Mapping[str, object]) -> None:
-        self._events.post(stage)
 
     def key_positions(self, df: DataFrame, cols: Sequence[str | Column]) -> tuple[int, ...]:
         keys = df.select(*cols)

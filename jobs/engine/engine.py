@@ -161,10 +161,6 @@ class Engine(ABC):
         with self.described(label):
             return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
 
-    def post_event(self, stage: Mapping[str, object]) -> None:
-        """Tell Spark's listeners of a stage that is sealed, if the session can."""
-        del stage
-
     def described(self, label: str) -> AbstractContextManager[None]:
         """Show `label` in Spark's UI for the jobs that run meanwhile, if the session can."""
         del label

@@ -61,18 +61,6 @@ def check_internals(spark: SparkSession, text: str) -> None:
     rdd_class.getMethod("mapPartitionsWithEvaluator", classes)
 
 
-def made_here(spark: SparkSession, text: str, references: Sequence[Any]) -> Any:
-    """Compile the Java code on the driver and return what its `generate` makes.
-
-    Raises:
-        Py4JError: the text does not compile with this Spark, or fails.
-    """
-    jvm: Any = spark._jvm  # noqa: SLF001
-    codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
-    made = codegen.CodeGenerator.compile(_code(spark, text))._1()  # noqa: SLF001
-    return invoke(spark, made, "generate", _objects(spark, references))
-
-
 def run_here(
     spark: SparkSession, text: str, references: Sequence[Any], rows: Sequence[Any]
 ) -> Iterator[Any]:
@@ -84,7 +72,9 @@ def run_here(
         Py4JError: the text does not compile with this Spark, or fails.
     """
     jvm: Any = spark._jvm  # noqa: SLF001
-    iterator = made_here(spark, text, references)
+    codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
+    made = codegen.CodeGenerator.compile(_code(spark, text))._1()  # noqa: SLF001
+    iterator = invoke(spark, made, "generate", _objects(spark, references))
     given = getattr(jvm, "java.util.ArrayList")()
     for row in rows:
         given.add(row)

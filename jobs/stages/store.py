@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from durable_shuffle.jobs.deploy.running_code import running_code
@@ -177,8 +177,6 @@ class StageStore:
             *(report.producers_run, report.producers_reused),
             *(report.rows, report.data_bytes, report.seconds),
         )
-        job = {"job": self._log.state.job, "generation": self._log.generation}
-        self._engine.post_event({**job, **asdict(report)})
         return StoredStage(self._for_tasks(stage), seal, report)
 
     def _compacted(self, stage: StageHandle, seal: Seal) -> Seal:

@@ -26,7 +26,7 @@ from durable_shuffle.jobs.explain import Calls
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
 from durable_shuffle.jobs.outcome import tell_end, tell_job
-from durable_shuffle.jobs.query.at_risk import DEFAULT, Risk, risk_from
+from durable_shuffle.jobs.query.at_risk import NOTHING, Risk, risk_from
 from durable_shuffle.jobs.query.runner import QueryRunner
 from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
@@ -89,7 +89,7 @@ class DurableShuffle(Calls, StoredStages):
             IncompatibleError instead. Both write the same format, and it is not part of a stage's
             identity.
         at_risk: default for the `at_risk` of `query`: how much work a driver that dies may lose.
-            Default "10 s"; "nothing" stores every exchange.
+            Default "nothing", which stores every exchange.
         storage_options: passed to fsspec; never stored.
         settings: memory, frames, compression; they change neither rows nor identity.
 
@@ -136,7 +136,7 @@ class DurableShuffle(Calls, StoredStages):
         check_option("lost_records", lost_records, ("refuse", "ignore"))
         rows_in = rows_in or cast("RowsIn", conf.get("rows_in", "auto"))
         check_option("rows_in", rows_in, ("auto", "jvm", "python"))
-        self._at_risk = at_risk if at_risk is not None else conf.get("at_risk", DEFAULT)
+        self._at_risk = at_risk if at_risk is not None else conf.get("at_risk", NOTHING)
         risk_from(self._at_risk)
         if retention is None:
             given = conf.get("retention")

@@ -72,7 +72,7 @@ class ChaosDriver:
         for left in reversed(range(_TRIES)):
             try:
                 df: DataFrame = self._spark.sql(TPCH_QUERIES[query])
-                return (df if durable is None else durable.query(df, at_risk="nothing")).toArrow()
+                return (df if durable is None else durable.query(df)).toArrow()
             except JVM_ERRORS as error:
                 self._events.emit("failed", query=query, error=str(error)[:2000])
                 if not left:

@@ -54,7 +54,7 @@ def test_skewed_join(
     durable = DurableShuffle(session, str(tmp_path / "durable"), job="bench", reuse="never")
 
     def run() -> list[Any]:
-        found = durable.query(session.sql(QUERY), at_risk="nothing").collect()
+        found = durable.query(session.sql(QUERY)).collect()
         durable.release()
         return sorted(found)
 

@@ -16,8 +16,6 @@ from durable_shuffle.serialization.errors import InvalidInputError
 Risk = str | timedelta
 """How much work a dead driver may lose: "nothing", a time such as "5 min", or a timedelta."""
 NOTHING = "nothing"
-DEFAULT = "10 s"
-"""About what it costs to start a new driver. `docs/benchmarks.md` has what other budgets cost."""
 _UNITS = {"s": 1, "min": 60, "h": 3600}
 _TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h)")
 _BYTES_PER_SECOND = 20 << 20

@@ -34,10 +34,9 @@ class QueryCalls:
         at_risk: Risk | None = None,
         progress: bool = False,
     ) -> DataFrame:
-        """Store the shuffle exchanges of the query `df` that are worth it, and return its rows.
+        """Store every shuffle exchange of the query `df` once, and return the query's rows.
 
-        Eager: when this returns, every exchange is committed, or was left to Spark: what is left
-        takes no longer than `at_risk` to compute again. The part of the plan above the last
+        Eager: when this returns, every exchange is committed. The part of the plan above the last
         exchanges runs with each action on the result. Exception: if that part aggregates a large
         join, it runs at once and its rows are stored too (`Settings.result_least_bytes`). As with
         adaptive execution, the rest of the query is planned again when sizes are known. A later
@@ -52,7 +51,7 @@ class QueryCalls:
                 time such as "5 min" leaves exchanges to Spark while all of them together took, or
                 are expected to take, no longer than that. One that takes longer than expected is
                 stopped and stored. Not counted: the last part of the query, which runs in your
-                action. Default: that of `DurableShuffle`, 10 s.
+                action. Default: that of `DurableShuffle`.
             progress: show bars on standard error, or plain lines if it is not a terminal.
 
         Raises:

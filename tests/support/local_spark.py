@@ -10,8 +10,7 @@ def local_spark() -> SparkSession:
     """Return it, started if need be: two cores, quiet, in UTC, and without compiled plans.
 
     To compile the plan of a few rows takes longer than to run it. Files whose subject is the plan
-    itself, and all driver programs, have Spark's default. Queries store every exchange: those of
-    the tests are far below the default of `at_risk`.
+    itself, and all driver programs, have Spark's default.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -24,7 +23,6 @@ def local_spark() -> SparkSession:
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "8")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.durableShuffle.atRisk", "nothing")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .getOrCreate()

@@ -140,7 +140,7 @@ def main(folder: str, root: str, plans_before: str) -> None:
         done = len(shuffle.report().stages)
         if first:
             wanted[name] = rows(df)
-        equal = [rows(shuffle.query(df, name=f"q{number}", at_risk="nothing")) == wanted[name]]
+        equal = [rows(shuffle.query(df, name=f"q{number}")) == wanted[name]]
         if number % 4 == 0:
             equal.append(rows(shuffle.durable(df, name=f"d{number}")) == wanted[name])
         stages = shuffle.report().stages[done:]

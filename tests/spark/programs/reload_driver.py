@@ -50,9 +50,7 @@ def ways(spark: SparkSession, shuffle: DurableShuffle) -> dict[str, Callable[[],
         "durable, mapInArrow": lambda: rows(shuffle.durable(arrow)),
         "durable, applyInPandas": lambda: rows(shuffle.durable(grouped)),
         "repartition, pandas UDF": lambda: rows(shuffle.repartition(pandas, 2, "y")),
-        "query": lambda: rows(
-            shuffle.query(plain.groupBy("y").count().select("y"), at_risk="nothing")
-        ),
+        "query": lambda: rows(shuffle.query(plain.groupBy("y").count().select("y"))),
         "stage, map": lambda: rows(
             shuffle.stage(
                 numbers,

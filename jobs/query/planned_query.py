@@ -7,7 +7,6 @@ pieces share operators.
 
 import threading
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,11 +18,9 @@ from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import stored_rows
 from durable_shuffle.jobs.engine.transfer import transfer_settings
-from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.identity import walked, with_cached
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session, query_execution
-from durable_shuffle.jobs.identity.plan.settings import plan_splits, settings_digest
-from durable_shuffle.jobs.identity.plan.unstable import unstable_if_native, unstable_in_piece
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, query_execution
+from durable_shuffle.jobs.identity.plan.settings import plan_splits
+from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import (
     Cut,
     Exchange,
@@ -64,7 +61,6 @@ from durable_shuffle.jobs.query.order import (
     shuffled_joins,
     starts_now,
 )
-from durable_shuffle.jobs.query.piece_walk import PieceWalk
 from durable_shuffle.jobs.query.ranges import MAX_RANGES, RangeKeys, count_of
 from durable_shuffle.jobs.query.tree import (
     Node,
@@ -100,7 +96,7 @@ class PlannedQuery:
     ) -> None:
         self.spark: SparkSession = df.sparkSession
         self.name = name
-        self.engine, self._stages, self._version = engine, stages, version
+        self.engine, self._stages = engine, stages
         self.conf = dict(conf)
         self._lock = threading.RLock()
         self._session = catalyst.planning_session(self.spark, conf)
@@ -108,11 +104,7 @@ class PlannedQuery:
         self._jvm = Jvm(self.spark.sparkContext)
         self._planned = planned
         self._rebuilder = Rebuilder(self._session)
-        self._identities: dict[int, StageIdentity] = {}
-        self._classes: dict[int, set[str]] = {}
-        """Cut number -> simple class names in the piece below it."""
-        self._whole_digest: str | None = None
-        self._settings_aspect = settings_digest(self._jvm, java_session(df))
+        self._identities = CutIdentities(name, self._jvm, engine, stages, df, planned, version)
         self.cuts: list[Cut] = []
         self._placed: dict[int, Cut] = {}
         """Cut number -> a cut that started; the plan reads its stage instead of computing it."""
@@ -143,32 +135,14 @@ class PlannedQuery:
         """Cut a plan; keep the cuts that have started."""
         self._root = root
         before = self.cuts
-        first = 1 + max(self._identities, default=-1)
+        first = self._identities.next_number()
         self.last, cuts = cut_plan(root, classify, first)
         self.cuts = [*self._placed.values(), *cuts]
         self.result_cut, self._above = self._cut_result(first + len(cuts))
         self._zips_unions = any(
             node.name == "UnionExec" and union_is_zipped(node) for node in root.every()
         )
-        for cut in self.cuts:
-            if cut.number not in self._identities:
-                same = self._equal(cut, before)
-                self._identities[cut.number] = (
-                    self._identify(cut) if same is None else self._identities[same.number]
-                )
-                if same is not None:
-                    self._classes[cut.number] = self._classes[same.number]
-
-    @staticmethod
-    def _equal(cut: Cut, before: Sequence[Cut]) -> Cut | None:
-        """Return an equal cut of the plan before this one."""
-        equal = (
-            old
-            for old in before
-            if (old.node.name, old.exchange) == (cut.node.name, cut.exchange)
-            and cut.node.plan.equals(old.node.plan)
-        )
-        return next(equal, None)
+        self._identities.add(self.cuts, before, root)
 
     def _cut_result(self, number: int) -> tuple[Cut | None, PlanPiece]:
         """Return a cut for the query's result rows, if they may be stored, and the piece above."""
@@ -262,17 +236,14 @@ class PlannedQuery:
         Args:
             native: numbers of the cuts that are left to Spark.
         """
-        if cut.exchange.kind not in ("hash", "single") or self._identities[cut.number].unstable:
+        if cut.exchange.kind not in ("hash", "single"):
             return False
         sites: dict[bool, list[int]] = {False: [], True: []}
         for site, one in cut.piece.sites.items():
             sites[one.number in native].append(site)
         if sites[True] and any(n.name in BY_ARRIVAL for n in operators(cut.piece)):
             return False
-        root = cut.piece.root.plan
-        return not unstable_if_native(
-            self._jvm, root, self._classes[cut.number], sites[False], sites[True]
-        )
+        return self._identities.is_stable(cut, sites[False], sites[True])
 
     def run_natively(self, cut: Cut, below: Mapping[int, Source], clock: Clock) -> NativeStage:
         """Let Spark run the map side of an exchange; see `run_natively` of native_stage."""
@@ -290,11 +261,11 @@ class PlannedQuery:
 
     def fingerprint(self, cut: Cut) -> str:
         """Name and fingerprint of the stage of a cut."""
-        return f"{self.name}-{self._identities[cut.number].fingerprint}"
+        return self._identities.fingerprint(cut)
 
     def identity(self, cut: Cut) -> StageIdentity:
         """The identity of the stage of a cut."""
-        return self._identities[cut.number]
+        return self._identities.of(cut)
 
     def planning_settings(self) -> dict[str, str]:
         """The settings that split files and group partitions, with their current values."""
@@ -317,34 +288,6 @@ class PlannedQuery:
         with catalyst.active(self._session), self._lock:
             plan, _ = self._rebuilt(self.above(below), below, grouping_settings(self.spark))
             return rows_of(self.spark, plan)
-
-    def _identify(self, cut: Cut) -> StageIdentity:
-        settings = self._settings_aspect
-        stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
-        walk = PieceWalk(self._jvm, self._root, self.engine.stage_of_rdd.get, stage_at)
-        walk.operator(cut.piece.root)
-        walk.visit(cut.node.partitioning)
-        components = {**walk.leaves.components(), "settings": settings}
-        if walk.leaves.hidden:
-            components["query"] = self._whole()
-        self._classes[cut.number] = walk.classes
-        unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
-        identity = walked(walk, walk.functions, components)
-        identity = with_cached(self._jvm, walk.leaves.cached, settings, identity)
-        plan = replace(identity, unstable=unstable)
-        return self._stages.fingerprinted(plan, self._version)
-
-    def _whole(self) -> str:
-        """Return a digest of the whole query as the user wrote it.
-
-        It is needed if a source hides which filters and columns were pushed into it.
-        """
-        if self._whole_digest is None:
-            whole = self.engine.identify(self._planned)
-            self._whole_digest = hex_digest(
-                part for pair in sorted(whole.components.items()) for part in pair
-            )
-        return self._whole_digest
 
     def plan(
         self,

@@ -8,8 +8,9 @@ from py4j.java_gateway import GatewayClient
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import Cut
-from durable_shuffle.jobs.query.planned_query import PlannedQuery
+from durable_shuffle.jobs.query.tree import Node
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.store import StageStore, StoredStage
 from durable_shuffle.jobs.stages.work import Writing
@@ -228,15 +229,15 @@ def test_calls_into_the_jvm_are_few(
         return send(self, command, *more, **named)
 
     identified = []
-    identify = PlannedQuery._identify
+    identify = CutIdentities._identify
 
-    def told(self: PlannedQuery, cut: Cut) -> StageIdentity:
+    def told(self: CutIdentities, cut: Cut, root: Node) -> StageIdentity:
         identified.append(cut.number)
-        return identify(self, cut)
+        return identify(self, cut, root)
 
     with monkeypatch.context() as patch:
         patch.setattr(GatewayClient, "send_command", counted)
-        patch.setattr(PlannedQuery, "_identify", told)
+        patch.setattr(CutIdentities, "_identify", told)
         last = shuffle_of(tables, root, reuse="require")
         rows = rows_of(last.query(tables.sql(WEEKS)))
     assert rows == rows_of(df)

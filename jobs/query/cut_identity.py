@@ -1,0 +1,126 @@
+"""Which stage each cut of a query is. Of equal cuts one is walked, and each only once."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+
+from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.identity import walked, with_cached
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
+from durable_shuffle.jobs.identity.plan.settings import settings_digest
+from durable_shuffle.jobs.identity.plan.unstable import unstable_if_native, unstable_in_piece
+from durable_shuffle.jobs.query.cuts import Cut
+from durable_shuffle.jobs.query.piece_walk import PieceWalk
+from durable_shuffle.jobs.query.tree import Node
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.runner import StageRunner
+
+
+class CutIdentities:
+    """The identities of one query's cuts, by number.
+
+    Args:
+        name: of the query's stages.
+        df: the query as the user wrote it, on the user's session.
+        planned: the same on the planning session.
+        version: of the inputs, as the user gave it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        jvm: Jvm,
+        engine: ClassicEngine,
+        stages: StageRunner,
+        df: DataFrame,
+        planned: DataFrame,
+        version: str | None,
+    ) -> None:
+        self._name = name
+        self._jvm, self._engine, self._stages = jvm, engine, stages
+        self._planned, self._version = planned, version
+        self._settings = settings_digest(jvm, java_session(df))
+        self._known: dict[int, StageIdentity] = {}
+        self._classes: dict[int, set[str]] = {}
+        """Cut number -> simple class names in the piece below it."""
+        self._whole_digest: str | None = None
+
+    def of(self, cut: Cut) -> StageIdentity:
+        """Return the identity of a cut that was added."""
+        return self._known[cut.number]
+
+    def fingerprint(self, cut: Cut) -> str:
+        """Return name and fingerprint of the stage of a cut."""
+        return f"{self._name}-{self.of(cut).fingerprint}"
+
+    def next_number(self) -> int:
+        """Return a number above that of every cut."""
+        return 1 + max(self._known, default=-1)
+
+    def add(self, cuts: Sequence[Cut], before: Sequence[Cut], root: Node) -> None:
+        """Identify the cuts of a plan, those below others first.
+
+        Args:
+            before: the cuts of the plan before this one.
+            root: the plan.
+        """
+        for cut in cuts:
+            if cut.number in self._known:
+                continue
+            equal = _equal(cut, before)
+            if equal is None:
+                self._known[cut.number] = self._identify(cut, root)
+            else:
+                self._known[cut.number] = self._known[equal.number]
+                self._classes[cut.number] = self._classes[equal.number]
+
+    def is_stable(self, cut: Cut, stored: Collection[int], native: Collection[int]) -> bool:
+        """Return whether the rows below a cut are the same in each run if Spark runs the exchange.
+
+        Args:
+            stored: sites of the cut's piece that read stored stages.
+            native: sites that read what Spark runs itself.
+        """
+        if self._known[cut.number].unstable:
+            return False
+        classes, root = self._classes[cut.number], cut.piece.root.plan
+        return not unstable_if_native(self._jvm, root, classes, stored, native)
+
+    def _identify(self, cut: Cut, root: Node) -> StageIdentity:
+        stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
+        walk = PieceWalk(self._jvm, root, self._engine.stage_of_rdd.get, stage_at)
+        walk.operator(cut.piece.root)
+        walk.visit(cut.node.partitioning)
+        components = {**walk.leaves.components(), "settings": self._settings}
+        if walk.leaves.hidden:
+            components["query"] = self._whole()
+        self._classes[cut.number] = walk.classes
+        unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
+        identity = walked(walk, walk.functions, components)
+        identity = with_cached(self._jvm, walk.leaves.cached, self._settings, identity)
+        return self._stages.fingerprinted(replace(identity, unstable=unstable), self._version)
+
+    def _whole(self) -> str:
+        """Return a digest of the whole query as the user wrote it.
+
+        It is needed if a source hides which filters and columns were pushed into it.
+        """
+        if self._whole_digest is None:
+            whole = self._engine.identify(self._planned)
+            self._whole_digest = hex_digest(
+                part for pair in sorted(whole.components.items()) for part in pair
+            )
+        return self._whole_digest
+
+
+def _equal(cut: Cut, before: Sequence[Cut]) -> Cut | None:
+    """Return an equal cut of the plan before this one."""
+    equal = (
+        old
+        for old in before
+        if (old.node.name, old.exchange) == (cut.node.name, cut.exchange)
+        and cut.node.plan.equals(old.node.plan)
+    )
+    return next(equal, None)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.connect.plan import CachedRemoteRelation
 
 from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped
 from durable_shuffle.jobs import claims
@@ -379,6 +380,9 @@ def streams(spark: SparkSession, root: str) -> dict[str, Any]:
 def main(root: str, folder: str) -> None:
     """Run all parts."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+    # PySpark's destructor of a checkpoint calls the server. If Python's collector runs it inside
+    # another call of the client, it may wait for ever. The session's end frees checkpoints, too.
+    del CachedRemoteRelation.__del__
     spark = (
         SparkSession.builder.remote("local[2]")
         .config("spark.ui.enabled", "false")

@@ -119,6 +119,7 @@ def _sleep_long(value: int) -> int:
         ("SELECT v, r FROM (SELECT v, rand() AS r FROM big) DISTRIBUTE BY v", "differ"),
         ("SELECT * FROM big ORDER BY v", "differ"),
         ("SELECT /*+ REPARTITION(3, v) */ v FROM (SELECT v FROM big LIMIT 500)", "differ"),
+        ("SELECT f, count(*) FROM (SELECT first(v) AS f FROM big GROUP BY k) GROUP BY f", "differ"),
     ],
 )
 def test_rows_that_may_differ_are_stored(

@@ -44,6 +44,8 @@ from durable_shuffle.shuffle.write.log_producer import LogProducer
 PARTITIONS = 3
 FIRST, RIVAL, RETRY = "a" * 32, "b" * 32, "c" * 32
 ROWS, STEP = 24, 8
+MANY = 36
+"""Rows of a random schedule: enough of them for some crash and some suspension in most."""
 
 Rival = Callable[[StageHandle], None]
 
@@ -217,8 +219,8 @@ def test_random_kills_leave_every_record_once(ids: SeededIds, seed: int, schedul
             for k, feed in enumerate(feeds):
                 events, _ = poll_all(feed, stage, k)
                 seen[k] += [n for _, _, n in events if isinstance(n, int)]
-        assert seen == [rows_for(k, 0, ROWS, PARTITIONS) for k in range(PARTITIONS)]
-        assert_source_once(stage, ROWS)
+        assert seen == [rows_for(k, 0, MANY, PARTITIONS) for k in range(PARTITIONS)]
+        assert_source_once(stage, MANY)
         assert all(modes(feed.poll()) == ("FINITE",) for feed in feeds)
     print(f"{fired} faults, {crashed} crashes, {suspended} suspensions")
     assert min(fired, crashed, suspended) > schedules // 2
@@ -231,11 +233,11 @@ def run_attempt(stage: StageHandle, ids: SeededIds, random_: random.Random) -> b
     except InvalidInputError:
         return True  # ended, and the attempt before did not live to tell
     at = int(producer.source_position or b"0")
-    while at < ROWS:
-        if random_.random() < 0.1:
+    while at < MANY:
+        if random_.random() < 0.15:
             producer.end("SUSPEND")
             return False
-        at = min(ROWS, at + random_.randint(1, STEP))
+        at = min(MANY, at + random_.randint(1, STEP))
         start = int(producer.source_position or b"0")
         producer.append(numbered_rows(start, at, PARTITIONS), b"%d" % at)
     producer.end("FINITE")

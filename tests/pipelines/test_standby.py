@@ -1,5 +1,6 @@
 """A second instance stands by, and takes over; progress and lag as numbers."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from pipelines import copying, prefix_of_all, published, threads, until
 
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.coordinator.claims import JobClaim
-from durable_shuffle.recovery.pipeline.coordinator.numbers import PipelineNumbers
+from durable_shuffle.recovery.pipeline.coordinator.numbers import Listener, PipelineNumbers
 from durable_shuffle.recovery.pipeline.coordinator.standby import Signs, Watch
 from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.shuffle.base.clock import RandomIds
@@ -79,13 +80,43 @@ def test_numbers_for_monitoring(tmp_path: Path) -> None:
         told.append(numbers)
         raise ValueError("cannot send it")
 
-    pipeline = copying(tmp_path, Numbers(1, 200), same, status_seconds=0.01)
-    result = pipeline.start(launcher=threads, on_numbers=hears).wait(WAIT)
-    assert result.phase is JobPhase.FINISHED
+    def running() -> set[int]:
+        return {part.running for numbers in list(told) for part in numbers.parts}
+
+    pipeline = copying(tmp_path, Numbers(1), same, status_seconds=0.01)
+    run = pipeline.start(launcher=threads, on_numbers=hears)
+    until(lambda: running() >= {1, 2}, "a source and two subtasks run")
+    run.stop("DRAIN")
+    assert run.wait(WAIT).phase is JobPhase.FINISHED
     last = told[-1]
     assert (last.name, last.phase, last.restarts) == ("copying", "finished", 0)
     parts = {part.part: part for part in last.parts}
-    assert parts["numbers"].records == parts["copy"].records == 200
+    assert parts["numbers"].records == parts["copy"].records == published(tmp_path).total() > 0
     assert parts["numbers"].lag_records is None
     assert parts["copy"].lag_records == 0
-    assert {part.running for numbers in told for part in numbers.parts} >= {0, 1, 2}
+    assert {part.running for part in last.parts} == {0}
+
+
+def test_the_last_numbers_are_told_whatever_waits() -> None:
+    """The function is busy and other numbers wait when the pipeline ends."""
+    told: list[str] = []
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hears(numbers: PipelineNumbers) -> None:
+        busy.set()
+        assert go_on.wait(WAIT)
+        told.append(numbers.phase)
+
+    def numbers(phase: str) -> PipelineNumbers:
+        return PipelineNumbers("copying", phase, 1, 0, ())
+
+    listener = Listener(hears, 1.0)
+    listener.turn(1.0, lambda: numbers("told"))
+    assert busy.wait(WAIT)
+    listener.turn(2.0, lambda: numbers("waits"))
+    listener.turn(3.0, lambda: numbers("left out"))
+    closing = threading.Thread(target=listener.close, args=(numbers("last"), WAIT))
+    closing.start()
+    go_on.set()
+    closing.join(WAIT)
+    assert told == ["told", "waits", "last"]

@@ -59,21 +59,28 @@ class Listener:
         if self._tell is None or now < self._next_at or not self._next.empty():
             return
         self._next_at = now + self._every_seconds
+        self._start()
+        self._next.put(numbers())
+
+    def close(self, last: PipelineNumbers | None, timeout_seconds: float) -> None:
+        """Tell what waits and the last numbers, then no more; waits a bounded time."""
+        if self._tell is None:
+            return
+        thread = self._start()
+        try:
+            if last is not None:
+                self._next.put(last, timeout=timeout_seconds)
+            self._next.put(None, timeout=timeout_seconds)
+        except queue.Full:
+            return  # the function hangs, and its thread is left behind
+        thread.join(timeout_seconds)
+
+    def _start(self) -> threading.Thread:
         if self._thread is None:
             name = "durable-shuffle-numbers"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
-        self._next.put(numbers())
-
-    def close(self, timeout_seconds: float) -> None:
-        """Tell what waits, then no more; waits a bounded time."""
-        if self._thread is None:
-            return
-        try:
-            self._next.put(None, timeout=timeout_seconds)
-        except queue.Full:
-            return  # the function hangs, and its thread is left behind
-        self._thread.join(timeout_seconds)
+        return self._thread
 
     def _run(self) -> None:
         assert self._tell is not None

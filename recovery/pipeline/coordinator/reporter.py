@@ -10,7 +10,6 @@ is exact enough for people.
 """
 
 import logging
-import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -304,10 +303,11 @@ class StatusLog:
 
     def close(self, job: Job, running: PreparedPlan | None, timeout_seconds: float) -> None:
         """Say how it ended."""
+        last = None
         if running is not None:
-            self._listener.turn(math.inf, lambda: self._reporter.numbers(job, running.plan))
+            last = self._reporter.numbers(job, running.plan)
             self.write(job, running)
-        self._listener.close(timeout_seconds)
+        self._listener.close(last, timeout_seconds)
 
     def _is_due(self, now: float, job: Job, running: PreparedPlan) -> bool:
         """Return whether a status is due. While there is only progress to tell, they come rarely:

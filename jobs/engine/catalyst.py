@@ -61,6 +61,12 @@ def partition_count(df: DataFrame) -> int:
     return int(java_rows(df).getNumPartitions())
 
 
+def executor_count(spark: SparkSession) -> int:
+    """Return how many executors are registered; 1 if tasks run in the driver."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
+    return max(1, len(tracker.getExecutorInfos()) - 1)  # the driver is listed too
+
+
 def native_exchanges(df: DataFrame) -> int:
     """Return how many of Spark's own shuffle exchanges the physical plan contains."""
     plan = df._jdf.queryExecution().executedPlan()  # noqa: SLF001

@@ -1,10 +1,12 @@
 """Stages on classic Spark: planned on a cloned session; only the missing producers run."""
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, cast
+from weakref import WeakSet
 
 import pyarrow as pa
 from pyspark import RDD, SparkContext
@@ -36,6 +38,7 @@ from durable_shuffle.jobs.engine.tasks import (
     code_with,
     frames_function,
     map_result,
+    start_worker,
 )
 from durable_shuffle.jobs.engine.transfer import page_settings, transfer_settings
 from durable_shuffle.jobs.identity.functions.identity import identify_function
@@ -56,6 +59,8 @@ _INCOMPATIBLE = re.compile(
     rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
 )
 """Finds our error in the text of a worker's traceback."""
+_STARTED: WeakSet[SparkContext] = WeakSet()
+"""Applications whose executors were told to start Python."""
 
 
 class ClassicEngine(Engine):
@@ -130,6 +135,21 @@ class ClassicEngine(Engine):
 
     def why_python(self, schema: StructType) -> str:
         return self.route.why_python(schema, _stored_schema(schema))
+
+    def start_workers(self) -> None:
+        context = self._spark.sparkContext
+        if context not in _STARTED:
+            _STARTED.add(context)
+            name = "durable-shuffle-workers"
+            threading.Thread(target=self._start_workers, name=name, daemon=True).start()
+
+    def _start_workers(self) -> None:
+        """Run one task of Python per executor: it starts Python once, and forks it for others."""
+        with suppress(Exception), self.described("durable_shuffle: start Python workers"):
+            executors = catalyst.executor_count(self._spark)
+            numbers = self._spark.range(0, executors, 1, executors)
+            tasks: Any = _AsIs(numbers.mapInArrow(start_worker, "id long").rdd)
+            self._spark.sparkContext.runJob(tasks, list, list(range(executors)))
 
     def write(
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str

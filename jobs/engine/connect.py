@@ -83,6 +83,9 @@ class ConnectEngine(Engine):
         nothing = hex_digest([])
         return any(components.get(kind, nothing) != nothing for kind in ("files", "tables"))
 
+    def start_workers(self) -> None:
+        """Do nothing: a Connect server and its executors have usually run for a while."""
+
     def planning_settings(self) -> dict[str, str]:
         values = {key: self._spark.conf.get(key, None) for key in _SPLIT_SETTINGS}
         return {key: value for key, value in values.items() if value is not None}

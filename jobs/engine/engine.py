@@ -124,6 +124,10 @@ class Engine(ABC):
             to_python: a user's Python function takes the rows.
         """
 
+    @abstractmethod
+    def start_workers(self) -> None:
+        """Start Python on the executors, which map tasks would wait for; returns at once."""
+
     def write(
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
     ) -> list[MapResult]:

@@ -125,7 +125,7 @@ class StageStore:
         stage = self.stored(work.name, identity, storage)
         decision, planned = self._decide(work, identity, stage, self.policy)
         if isinstance(decision, Fresh) or stage is None:
-            planned = planned or work.plan(work.planning_settings())
+            planned = planned or self._plan(work, work.planning_settings())
             stage = self._describe(work, identity, planned, storage)
         self._use(stage, identity)
         results: list[MapResult] = []
@@ -280,6 +280,10 @@ class StageStore:
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
         return work.write(planned, tasks, missing, label)
 
+    def _plan(self, work: Writing, conf: Mapping[str, str]) -> Planned:
+        self._engine.start_workers()
+        return work.plan(conf)
+
     def _use(self, stage: StageHandle, identity: StageIdentity) -> None:
         self._log.append(
             StageUse(
@@ -314,7 +318,7 @@ class StageStore:
         if (sealed and not state.damaged) or policy == "never":
             known = KnownStage(sealed, None, "", frozenset())
             return decide(WantedStage(None, "", unstable), known, policy), None
-        planned = work.plan(stage.describe.planning)
+        planned = self._plan(work, stage.describe.planning)
         commits = {} if sealed else self._committed(stage, stage.describe.producers)
         logs = (read_producer(stage.producer_log(p)) for p in state.damaged)
         decision = decide(

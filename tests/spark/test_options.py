@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle, Settings
 from durable_shuffle.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.jobs.engine import classic
 from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
 
 pytestmark = pytest.mark.spark
@@ -93,14 +94,36 @@ def test_checkpoint_and_its_older_name_share_stages(session: SparkSession, root:
 
 def test_sparks_ui_and_listeners_see_the_stages_name(session: SparkSession, root: str) -> None:
     """As the description of the job that runs the map tasks; the next job has its own again."""
-    jobs = session.sparkContext._jsc.sc().statusStore()  # what the UI shows, with or without one
-
-    def newest() -> str:
-        description = jobs.jobsList(None).head().description()
-        return str(description.get()) if description.isDefined() else ""
-
     with DurableShuffle(session, root, job="shown") as shuffle:
         shuffle.repartition(session.range(10), 2, "id", name="by_id")
-        until(lambda: "by_id" in newest(), "Spark heard of the job")  # listeners come later
+        # listeners come later
+        until(lambda: "by_id" in str(shown_jobs(session)), "Spark heard of the job")
+        before = len(shown_jobs(session))
         session.range(10).count()
-        until(lambda: "by_id" not in newest(), "Spark heard of the next job")
+        until(lambda: len(shown_jobs(session)) > before, "Spark heard of the next job")
+        assert "by_id" not in str(shown_jobs(session)[:-before])
+
+
+def shown_jobs(session: SparkSession) -> list[str]:
+    """The descriptions of all jobs, the newest first: what the UI shows, with or without one."""
+    jobs = session.sparkContext._jsc.sc().statusStore().jobsList(None)
+    found = [jobs.apply(n).description() for n in range(jobs.size())]
+    return [str(text.get()) if text.isDefined() else "" for text in found]
+
+
+def test_python_starts_beside_the_first_plan(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once per application, and not if there is nothing to write."""
+    label = "durable_shuffle: start Python workers"
+    df = session.range(10)
+    DurableShuffle(session, root, job="starts").repartition(df, 2, "id")
+    monkeypatch.setattr(classic, "_STARTED", set())  # as in a new application
+    before = shown_jobs(session).count(label)
+    with DurableShuffle(session, root, job="starts") as shuffle:
+        assert shuffle.repartition(df, 2, "id").count() == 10
+        assert not classic._STARTED
+        assert shuffle.repartition(df, 3, "id").count() == 10
+        assert shuffle.repartition(df, 4, "id").count() == 10
+    until(lambda: shown_jobs(session).count(label) > before, "Python starts")
+    assert shown_jobs(session).count(label) == before + 1

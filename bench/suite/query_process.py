@@ -27,7 +27,7 @@ def main(root: str, data: str, query: str, at_risk: str = "nothing") -> None:
         .config("spark.local.dir", str(Path(root).with_name("spark-local")))
         .getOrCreate()
     )
-    for table in TPCH_TABLES:
+    for table in (table for table in TPCH_TABLES if table in TPCH_QUERIES[query]):
         spark.read.parquet(str(Path(data) / table)).createOrReplaceTempView(table)
     clock = SystemClock()
     durable = DurableShuffle(spark, root, job="bench")

@@ -118,7 +118,7 @@ def test_rows_after_kills(tmp_path: Path, query: str, capsys: pytest.CaptureFixt
         print(f"seed={number}")
     draw = random.Random(number)
     data = generate_all(tmp_path / "data", 0.05).folder
-    for budget in ("1 s", "3 s"):
+    for budget in ("4 s", "8 s"):
         folder = tmp_path / budget.replace(" ", "")
         folder.mkdir()
         whole = answer(start(folder / "whole", data, query, budget))

@@ -4,11 +4,15 @@
 executor is killed after every 6 s of undisturbed work, the driver three times, each time after a
 share of a query's tasks. A driver that takes over repeats only the query that was cut short. Bar:
 a kill costs at most half of what it costs Spark. Writes its table of docs/benchmarks.md.
-`BENCH_SCALE`, `BENCH_SEED` and `BENCH_QUERIES` choose.
+`BENCH_SCALE`, `BENCH_SEED` and `BENCH_QUERIES` choose. Beside it: what a killed executor costs if
+there is nothing to repeat, so that no shuffle can cost less.
 """
 
 import json
 import os
+import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from document import record
 from rich.console import Console
 
 from durable_shuffle.bench.chaos.chaos import ChaosOptions, run_chaos
+from durable_shuffle.bench.cluster.local_cluster import QUICK_JVMS, cluster_environment
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES
 
 BAR = 0.5
@@ -24,6 +29,8 @@ HEAD = (
     *("shuffle", "right", "executors killed", "drivers killed", "committed producers run again"),
     *("seconds", "lost per kill", "bar"),
 )
+
+FLOOR_HEAD = ("job of map tasks", "calm s", "with kills s", "executors killed", "lost per kill")
 
 
 @pytest.mark.spark
@@ -71,3 +78,41 @@ def told(found: dict[str, Any], options: ChaosOptions) -> float:
         print("  ".join(row))
         record("chaos", HEAD, row)
     return lost["durable"] / lost["spark"]
+
+
+@pytest.mark.spark
+@pytest.mark.long_bench
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("kind", ["jvm", "python"])
+def test_floor_per_kill(
+    benchmark: Any, rounds: int, measuring: bool, tmp_path: Path, kind: str
+) -> None:
+    """A killed executor costs time even if no row is lost."""
+    if not measuring:
+        pytest.skip("clusters that are killed: only when measuring")
+    found: list[dict[str, float]] = []
+
+    def run() -> None:
+        work = tmp_path / str(len(found))
+        work.mkdir()
+        program = Path(__file__).with_name("kill_process.py")
+        out = subprocess.run(
+            [sys.executable, str(program), str(work), kind],
+            env=cluster_environment(work, os.environ, QUICK_JVMS),
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            check=True,
+        ).stdout
+        found.append(json.loads(next(line for line in out.splitlines() if line[:1] == b"{")))
+
+    benchmark.pedantic(run, rounds=rounds)
+    kills = [int(one["kills"]) for one in found]
+    assert min(kills) >= 1
+    lost = [(one["killed"] - one["calm"]) / one["kills"] for one in found]
+    row = (
+        {"jvm": "in the JVM", "python": "with Python workers"}[kind],
+        *(f"{statistics.median(one[run] for one in found):.1f}" for run in ("calm", "killed")),
+        *(str(sum(kills)), f"{statistics.median(lost):.1f} s"),
+    )
+    print("  ".join(row))
+    record("kill-floor", FLOOR_HEAD, row)

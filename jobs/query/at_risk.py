@@ -2,8 +2,9 @@
 
 The work of an exchange that is left to Spark is lost with the driver. It is at risk until all
 stages that read it are sealed. The user gives a budget, in seconds of such work. An exchange is
-left to Spark if the budget allows it: with what it is expected to take, and with everything else
-that is at risk at that moment. A time limit keeps the bound if the expectation was wrong. Pure.
+left to Spark if the budget allows it: with what it is expected to take, with everything else that
+is at risk at that moment, and with a task of a stored stage that is under way, because a task that
+has not committed is lost, too. A time limit keeps the bound if the expectation was wrong. Pure.
 """
 
 import re
@@ -22,6 +23,8 @@ _BYTES_PER_SECOND = 20 << 20
 """What one core is expected to read and shuffle per second before anything was measured."""
 _LEAST_MEASURED_SECONDS = 0.5
 """Shorter map sides say little: most of their time is the start of a job."""
+_COLD_SECONDS = 2.0
+"""How much longer the first tasks take: the new JVM has compiled nothing yet."""
 
 
 def risk_from(given: Risk) -> float:
@@ -55,10 +58,12 @@ class AtRisk:
     Args:
         budget: most seconds of work that may be lost.
         cores: how many tasks run at the same time.
+        task_bytes: how much the largest task reads.
     """
 
     budget: float
     cores: int
+    task_bytes: int
     _seconds: dict[int, float] = field(default_factory=dict)
     """Number of an exchange that is left to Spark -> its measured or expected seconds."""
     _measured_bytes: int = 0
@@ -71,6 +76,10 @@ class AtRisk:
             rate = max(1.0, self._measured_bytes / self._measured_seconds)
         return input_bytes / rate
 
+    def task(self) -> float:
+        """Return how many seconds a task is expected to take: so much may be under way."""
+        return _COLD_SECONDS + self.expected(self.task_bytes * self.cores)
+
     def measured(self, input_bytes: int, seconds: float) -> None:
         """Take the time of a map side that ended into account."""
         self._measured_bytes += input_bytes
@@ -78,7 +87,7 @@ class AtRisk:
 
     def allows(self, expected: float) -> bool:
         """Return whether an exchange of so many seconds may be left to Spark now."""
-        return self.budget > 0 and self.now() + expected <= self.budget
+        return self.budget > 0 and self.now() + expected + self.task() <= self.budget
 
     def takes(self, number: int, seconds: float) -> None:
         """Say that an exchange is left to Spark, and what it takes or took."""
@@ -99,8 +108,8 @@ class AtRisk:
     def says(self, expected: float) -> str:
         """Return the numbers behind a decision about an exchange, for people."""
         now = f"{self.now():.1f} of at most {self.budget:g} s at risk"
-        return f"{expected:.1f} s expected, {now}"
+        return f"{expected:.1f} s expected, {now}, {self.task():.1f} s for a task under way"
 
     def limit(self, number: int) -> float:
         """Return how many seconds an exchange that is left to Spark may take."""
-        return self.budget - (self.now() - self._seconds.get(number, 0.0))
+        return self.budget - self.task() - (self.now() - self._seconds.get(number, 0.0))

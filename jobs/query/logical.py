@@ -20,6 +20,7 @@ from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 
 Placing = Literal["placed", "elsewhere", "unknown"]
+_ADAPTIVE_THRESHOLD = "spark.sql.adaptive.autoBroadcastJoinThreshold"
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
 
 
@@ -207,3 +208,20 @@ def _downwards(node: Node) -> Iterator[Node]:
     yield node
     for child in node.children:
         yield from _downwards(child)
+
+
+def broadcast_bytes(jvm: Jvm, session: SparkSession) -> int:
+    """Return the most bytes that Spark broadcasts if it knows them."""
+    measured = session.conf.get(_ADAPTIVE_THRESHOLD, None)
+    if measured is not None:
+        return int(
+            getattr(jvm.root, "org.apache.spark.network.util.JavaUtils").byteStringAsBytes(measured)
+        )
+    conf = cast("Any", session)._jsparkSession.sessionState().conf()  # noqa: SLF001
+    return int(conf.autoBroadcastJoinThreshold())
+
+
+def split_bytes(session: SparkSession) -> int:
+    """Return the most bytes of files that one task reads."""
+    conf = cast("Any", session)._jsparkSession.sessionState().conf()  # noqa: SLF001
+    return int(conf.filesMaxPartitionBytes())

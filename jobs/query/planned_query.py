@@ -44,7 +44,7 @@ from durable_shuffle.jobs.query.groups import (
     site_reads,
     target_bytes,
 )
-from durable_shuffle.jobs.query.logical import LogicalPlan, estimated_bytes
+from durable_shuffle.jobs.query.logical import LogicalPlan, broadcast_bytes, estimated_bytes
 from durable_shuffle.jobs.query.native_stage import (
     NativeStage,
     Source,
@@ -79,7 +79,6 @@ from durable_shuffle.shuffle.log.records import Seal
 
 _BOUNDS = "spark.durableShuffle.range.bounds"
 """Key under which DESCRIBE keeps the bounds of a range exchange."""
-_ADAPTIVE_THRESHOLD = "spark.sql.adaptive.autoBroadcastJoinThreshold"
 
 
 class PlannedQuery:
@@ -116,7 +115,7 @@ class PlannedQuery:
         self._bytes: dict[int, int] = {}
         """Cut number -> bytes of a sealed stage."""
         self._adapts = self.spark.conf.get("spark.sql.adaptive.enabled") == "true"
-        self._limits = Limits(_broadcast_bytes(self._jvm, self._session))
+        self._limits = Limits(broadcast_bytes(self._jvm, self._session))
         with catalyst.active(self._session):
             self._logical, root = self._first_plan()
         self._cut(root)
@@ -221,11 +220,14 @@ class PlannedQuery:
         """Return the bytes that the map side of a cut reads, partly by Spark's estimates."""
         return sum(self._inputs(cut))
 
+    def largest_scan(self) -> int:
+        """Return the most bytes that a map side reads from one table, by Spark's estimates."""
+        return max((size for cut in self.cuts for size in _scans(cut)), default=0)
+
     def _inputs(self, cut: Cut) -> list[int]:
-        leaves = [n for n in operators(cut.piece) if not n.children and n.target is None]
-        scanned = [estimated_bytes(leaf) for leaf in leaves]
         below = cut.piece.cuts
-        return scanned + [self._bytes.get(one.number, estimated_bytes(one.node)) for one in below]
+        stored = [self._bytes.get(one.number, estimated_bytes(one.node)) for one in below]
+        return _scans(cut) + stored
 
     def may_be_left(self, cut: Cut, native: Container[int]) -> bool:
         """Return whether Spark may run an exchange itself.
@@ -375,6 +377,12 @@ class PlannedQuery:
             self.adapted.append(text)
 
 
+def _scans(cut: Cut) -> list[int]:
+    """Return the bytes that each scan of a map side reads, by Spark's estimates."""
+    leaves = [n for n in operators(cut.piece) if not n.children and n.target is None]
+    return [estimated_bytes(leaf) for leaf in leaves]
+
+
 def _planned_again(sizes: Mapping[int, tuple[int, int]], dropped: Sequence[Cut], joins: int) -> str:
     """Return what a new plan changed, given the (bytes, rows) that it is based on."""
     known = ", ".join(
@@ -384,14 +392,3 @@ def _planned_again(sizes: Mapping[int, tuple[int, int]], dropped: Sequence[Cut],
     changes = [f"{joins} fewer shuffled join{'s' * (joins > 1)}"] if joins > 0 else []
     changes += [f"exchange {cut.number} is not needed ({exchange_title(cut)})" for cut in dropped]
     return f"planned again, because {known}: {'; '.join(changes)}"
-
-
-def _broadcast_bytes(jvm: Jvm, session: SparkSession) -> int:
-    """Return the most bytes that Spark broadcasts if it knows them."""
-    measured = session.conf.get(_ADAPTIVE_THRESHOLD, None)
-    if measured is not None:
-        return int(
-            getattr(jvm.root, "org.apache.spark.network.util.JavaUtils").byteStringAsBytes(measured)
-        )
-    conf = cast("Any", session)._jsparkSession.sessionState().conf()  # noqa: SLF001
-    return int(conf.autoBroadcastJoinThreshold())

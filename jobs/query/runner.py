@@ -11,6 +11,7 @@ from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.query.at_risk import AtRisk
 from durable_shuffle.jobs.query.cuts import Cut, schema_of
+from durable_shuffle.jobs.query.logical import split_bytes
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.query.run import QueryRun, SealedCuts, whole_seal
@@ -62,7 +63,7 @@ class QueryRunner:
         """Store the query's exchanges that are missing and worth it."""
         query = self._planned(df, call, remember=True)
         check = partial(self._check_inputs, query, remember=True)
-        at_risk = self._at_risk(call)
+        at_risk = self._at_risk(query, call)
         run = QueryRun(self._spark, self._engine, self._stages, query, progress, at_risk, check)
         stored = run.ensure()
         # a query that is planned again may have several cuts that are one stage
@@ -73,13 +74,17 @@ class QueryRunner:
         native = (*query.native, *run.left)
         return QueryResult(query.result(stored), reports, native, tuple(query.adapted))
 
-    def _at_risk(self, call: QueryCall) -> AtRisk:
-        return AtRisk(call.at_risk, self._spark.sparkContext.defaultParallelism)
+    def _at_risk(self, query: PlannedQuery, call: QueryCall) -> AtRisk:
+        if not call.at_risk:
+            return AtRisk(0, 1, 0)
+        cores = self._spark.sparkContext.defaultParallelism
+        largest = min(query.largest_scan() // cores, split_bytes(self._spark))
+        return AtRisk(call.at_risk, cores, largest)
 
     def explain(self, df: DataFrame, call: QueryCall) -> Explanation:
         """Say what `run` would do. Plans the query, runs nothing."""
         query = self._planned(df, call, remember=False)
-        at_risk = self._at_risk(call)
+        at_risk = self._at_risk(query, call)
         sealed = SealedCuts(query, self._stages, at_risk)
         while sealed.taken_into_account():
             self._check_inputs(query, remember=False)

@@ -31,6 +31,31 @@ FORMS = {
     "join": "SELECT a.k, b.v FROM t a JOIN t b ON a.k = b.k AND (a.v < b.v OR a.s = b.s)",
     "null": "SELECT k, CAST(NULL AS INT) AS n, '' AS e, sum(v) FROM t GROUP BY k",
 }
+LITERALS = {
+    "long": ("k IN (1, 2, {})", "3", "4"),
+    "integer": ("v IN (1, 2, {})", "3", "4"),
+    "decimal": ("d IN (1.50, 2.25, {})", "3.75", "3.76"),
+    "double": ("CAST(v AS DOUBLE) IN (1.5D, 2.5D, {})", "1e300D", "2e300D"),
+    "text": ("s IN ('a', '', {})", "'\u00e9'", "'e\u0301'"),
+    "text of another case": ("s IN ('a', {})", "'B'", "'b'"),
+    "line feed": ("s IN ('a', {})", r"'\n\u0002\n'", r"'\n\u0002'"),
+    "not UTF-8": ("s IN ('a', {})", "CAST(X'ff' AS STRING)", "CAST(X'fe' AS STRING)"),
+    "bytes": ("CAST(s AS BINARY) IN (X'01', {})", "X'02'", "X'03'"),
+    "boolean": ("(k > 3) IN ({}, NULL)", "true", "false"),
+    "date": ("to_date(s) IN (DATE'2020-01-01', {})", "DATE'2020-01-02'", "DATE'2020-01-03'"),
+    "collation": (
+        "k = 1 OR s COLLATE {} = 'b'",
+        "UTF8_LCASE",
+        "UNICODE_CI",
+    ),
+    "null or text": ("k = 1 OR coalesce(s, {}) = 'a'", "'null'", "nullif('a', 'a')"),
+    "interval": (
+        "to_timestamp(s) + {} > TIMESTAMP'2020-01-01 00:00:00' OR k = 2",
+        "INTERVAL '1' DAY",
+        "INTERVAL '1' HOUR",
+    ),
+}
+"""Kind -> a condition, and two literals in it that mean something else."""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +96,39 @@ def test_fingerprints_are_those_of_single_calls(
     for name, sql in queries.items():
         assert fingerprints(shuffle, tables.sql(sql)) == in_few_calls[name], name
     assert asked_alone
+
+
+def test_each_literal_counts(
+    tables: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each kind, and as if each were asked alone; most are read from what they print."""
+    shuffle = DurableShuffle(tables, str(tmp_path), job="literals")
+    read = 0
+    known = TreeWalk._literal
+
+    def counted(*arguments: Any) -> bool:
+        nonlocal read
+        done = known(*arguments)
+        read += done
+        return done
+
+    def found() -> dict[str, list[list[str]]]:
+        query = "SELECT k, count(*) FROM t WHERE {} GROUP BY k"
+        return {
+            kind: [
+                fingerprints(shuffle, tables.sql(query.format(condition.format(value))))
+                for value in values
+            ]
+            for kind, (condition, *values) in LITERALS.items()
+        }
+
+    monkeypatch.setattr(TreeWalk, "_literal", counted)
+    at_once = found()
+    for kind, (one, other) in at_once.items():
+        assert one[0] != other[0], kind
+    assert read > 20
+    monkeypatch.setattr(TreeWalk, "_literal", lambda *_: False)
+    assert found() == at_once
 
 
 @pytest.mark.parametrize("more", ["", " AND s < 'x'", " AND s < 'x' AND d > 1"])

@@ -4,15 +4,17 @@ It appends the tokens that `CatalystWalk` appends, in fewer calls: the children 
 known without asking it, and a column that has its number is not asked at all.
 """
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from durable_shuffle.jobs.identity.plan.catalyst_walk import DROPPED, ID_AT_END, IDS, CatalystWalk
-from durable_shuffle.jobs.identity.plan.jvm import simple_name
-from durable_shuffle.jobs.identity.plan.mapped import ATTRIBUTE, Tree
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, simple_name
+from durable_shuffle.jobs.identity.plan.mapped import ATTRIBUTE, LITERAL, NULL, Tree
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _ALIAS = _EXPRESSIONS + "Alias"
-_TREES = frozenset({ATTRIBUTE, _ALIAS, _EXPRESSIONS + "Literal"})
+_TREES = frozenset({ATTRIBUTE, _ALIAS, LITERAL})
 """Expressions that the walk knows by name, so it does not ask of which kind they are."""
 _CHILDREN: dict[str, tuple[str, ...]] = {
     "UnaryLike": ("child",),
@@ -25,15 +27,36 @@ _FIRST_CHILD = {"AggregateExpression": "aggregateFunction", "SortOrder": "child"
 _FEW = 3
 """From so many elements on, asking all at once takes fewer calls."""
 _SPECIAL = frozenset({*DROPPED, *IDS})
+_TEXT, _DECIMAL = "org.apache.spark.unsafe.types.UTF8String", "org.apache.spark.sql.types.Decimal"
+_VALUES: dict[str, Callable[[str], Any]] = {
+    NULL: lambda _: None,
+    "java.lang.Integer": int,
+    "java.lang.Long": int,
+    "java.lang.Boolean": lambda text: text == "true",
+    _TEXT: str.encode,
+}
+"""Class of a literal's value -> the value that its text is."""
+_TYPES = re.compile(
+    "(?:Integer|Long|Boolean|Date|Timestamp|TimestampNTZ|String)Type|DecimalType\\(\\d+,\\d+\\)"
+)
+"""Types that are equal if they print the same."""
+_NOT_UTF8 = "\ufffd"
 
 
 class TreeWalk(CatalystWalk):
     """One walk. Use it; `CatalystWalk` alone is what tests compare it with."""
 
+    def __init__(self, jvm: Jvm) -> None:
+        super().__init__(jvm)
+        self._types: dict[str, list[str]] = {}
+        """What the type of a literal prints -> its tokens."""
+
     def node(self, tree: Tree) -> None:
         """Append the tokens of a node: those of its object, in fewer calls."""
         simple = simple_name(tree.name)
         if tree.name == ATTRIBUTE and self._has_number(tree.text):
+            return
+        if tree.literal is not None and self._literal(*tree.literal, tree):
             return
         if simple in self.handlers or not tree.children:
             super().node(tree)
@@ -47,6 +70,25 @@ class TreeWalk(CatalystWalk):
             self._cases(tree)
         else:
             self._expression(tree, simple)
+
+    def _literal(self, value_class: str, value: str, data_type: str, tree: Tree) -> bool:
+        """Append a literal if its texts say all of it."""
+        if not _TYPES.fullmatch(data_type) or _NOT_UTF8 in value:
+            return False
+        if value_class not in _VALUES and value_class != _DECIMAL:
+            return False
+        self.tokens.append("literal")
+        if data_type not in self._types:
+            before = len(self.tokens)
+            self.visit(tree.object.dataType())
+            self._types[data_type] = self.tokens[before:]
+        else:
+            self.tokens += self._types[data_type]
+        if value_class == _DECIMAL:
+            self.tokens.append(f"{_DECIMAL} {value}")
+        else:
+            self.visit(_VALUES[value_class](value))
+        return True
 
     def _cases(self, tree: Tree) -> None:
         """Append a CASE: its children are conditions and values by turns, then the ELSE."""

@@ -48,10 +48,10 @@ class QueryCalls:
             name: label of the stages, default "query"; part of their identity.
             version: as with `checkpoint`.
             at_risk: how much work a driver that dies may lose. "nothing" stores every exchange. A
-                time such as "5 min" leaves exchanges to Spark while all of them together took, or
-                are expected to take, no longer than that. One that takes longer than expected is
-                stopped and stored. Not counted: the last part of the query, which runs in your
-                action. Default: that of `DurableShuffle`.
+                time such as "5 min" leaves exchanges to Spark while all of them together, and one
+                map task that may be under way, took or are expected to take no longer than that.
+                One that takes longer than expected is stopped and stored. Not counted: the last
+                part of the query, which runs in your action. Default: that of `DurableShuffle`.
             progress: show bars on standard error, or plain lines if it is not a terminal.
 
         Raises:

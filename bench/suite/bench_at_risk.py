@@ -1,12 +1,12 @@
 """What does a killed driver cost if some work was left at risk? Real drivers, SIGKILL.
 
-One driver runs a query whole. Others are killed at moments that the seed draws, and run again. What
-a kill costs is the time of both runs beyond that of the whole one, Spark's start not counted. Bar:
-no kill costs more than the budget, a tenth of it, and what a driver needs that finds everything
-stored (its cold start). Drivers load an archive of their classes, and are killed once they have
-answered: so there is time for many kills. Writes its table of docs/benchmarks.md. `BENCH_KILLS` is
-the number of kills per query and budget, `BENCH_QUERIES` names the queries, `BENCH_BUDGETS` the
-budgets, `BENCH_SEED` draws other moments.
+Some drivers run a query whole; the median counts. Others are killed at moments that the seed draws,
+and run again. What a kill costs is the time of both runs beyond that of a whole one, Spark's start
+not counted. Bar: no kill costs more than the budget, a tenth of it, and what a driver needs that
+finds everything stored (its cold start). Drivers load an archive of their classes, and are killed
+once they have answered: so there is time for many kills. Writes its table of docs/benchmarks.md.
+`BENCH_KILLS` is the number of kills per query and budget, `BENCH_QUERIES` names the queries,
+`BENCH_BUDGETS` the budgets, `BENCH_SEED` draws other moments.
 """
 
 import json
@@ -29,6 +29,8 @@ from durable_shuffle.shuffle.base.clock import SystemClock
 
 HEAD = ("query and budget", "whole s", "cold start s", "kills", "median cost s", "most s", "bar s")
 BUDGETS = "2 s,5 s"
+_WHOLE_RUNS = 5
+"""They differ by a second or two, which is not the cost of a kill."""
 
 
 @pytest.mark.spark
@@ -60,7 +62,10 @@ def told(
     """Kill drivers of one query, show what that cost, and return whether the bar is met."""
     folder.mkdir()
     java = with_archive(folder / "classes.jsa", data, query)
-    whole = answer(start(folder / "whole", data, query, budget, java))
+    wholes = [
+        answer(start(folder / f"whole{n}", data, query, budget, java)) for n in range(_WHOLE_RUNS)
+    ]
+    whole = sorted(wholes, key=lambda one: float(one["seconds"]))[_WHOLE_RUNS // 2]
     stored = folder / "stored"
     answer(start(stored, data, query, java=java))
     cold = answer(start(stored, data, query, java=java))["seconds"]

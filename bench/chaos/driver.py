@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.bench.chaos.plan import Shuffle
 from durable_shuffle.bench.cluster.event_file import EventFile
-from durable_shuffle.bench.cluster.local_cluster import await_executors, live, start_cluster
+from durable_shuffle.bench.cluster.local_cluster import await_executors, start_cluster
 from durable_shuffle.bench.cluster.watching import watched
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
+from durable_shuffle.jobs.engine.catalyst import executor_count
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.jobs.session import DurableShuffle
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
@@ -83,9 +84,10 @@ class ChaosDriver:
         def tell(seen: tuple[int, int]) -> None:
             self._events.emit("progress", query=query, tasks=seen[0], executors=seen[1])
 
-        return watched(
-            lambda: (finished_tasks(self._spark, f"{job}/{query}"), live(self._spark)), tell
-        )
+        def seen() -> tuple[int, int]:
+            return finished_tasks(self._spark, f"{job}/{query}"), executor_count(self._spark)
+
+        return watched(seen, tell)
 
     def close(self) -> None:
         self._spark.stop()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.engine.catalyst import executor_count
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock
 
@@ -117,16 +118,10 @@ def await_executors(spark: SparkSession, clock: Clock, bound_seconds: float = 15
         UnavailableError: they have not within `bound_seconds`.
     """
     deadline = clock.monotonic() + bound_seconds
-    while (found := live(spark)) < EXECUTORS:
+    while (found := executor_count(spark)) < EXECUTORS:
         if clock.monotonic() > deadline:
             raise UnavailableError(
                 f"executors are missing after {bound_seconds:.0f} s: expected={EXECUTORS} "
                 f"found={found}; their logs are below {os.environ.get('SPARK_HOME')}/work"
             )
         clock.sleep(_POLL_SECONDS)
-
-
-def live(spark: SparkSession) -> int:
-    """Return how many executors are registered; a killed one counts until Spark has noticed."""
-    tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
-    return len(tracker.getExecutorInfos()) - 1  # the driver is listed too

@@ -9,7 +9,6 @@ once they have answered: so there is time for many kills. Writes its table of do
 `BENCH_BUDGETS` the budgets, `BENCH_SEED` draws other moments.
 """
 
-import json
 import os
 import random
 import shutil
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 from bench_query import queries
-from bench_query_rerun import start, with_archive
+from bench_query_rerun import answer_in, start, with_archive
 from document import record
 
 from durable_shuffle.bench.cluster.faults import end_session
@@ -133,11 +132,10 @@ def test_rows_after_kills(tmp_path: Path, query: str, capsys: pytest.CaptureFixt
 
 def answer(process: Any) -> dict[str, Any]:
     """Return what a driver printed, without waiting for its end."""
-    found = next((line for line in process.stdout if line.startswith(b"{")), None)
-    assert found is not None, "the driver ended without an answer"
+    found = answer_in(process.stdout)
     end_session(process.pid, SystemClock(), patience_seconds=0)
     process.wait()
-    return dict(json.loads(found))
+    return found
 
 
 def killed_after(victim: Any, root: Path, seconds: float) -> float:

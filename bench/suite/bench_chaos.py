@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_query_rerun import answer_in
 from document import record
 from rich.console import Console
 
@@ -103,7 +104,7 @@ def test_floor_per_kill(
             start_new_session=True,
             check=True,
         ).stdout
-        found.append(json.loads(next(line for line in out.splitlines() if line[:1] == b"{")))
+        found.append(answer_in(out.splitlines()))
 
     benchmark.pedantic(run, rounds=rounds)
     kills = [int(one["kills"]) for one in found]

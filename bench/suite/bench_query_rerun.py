@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,14 @@ def answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """Return what a driver printed at its end."""
     out, _ = process.communicate()
     assert process.returncode == 0
-    return dict(json.loads(next(line for line in out.splitlines() if line.startswith(b"{"))))
+    return answer_in(out.splitlines())
+
+
+def answer_in(lines: Iterable[bytes]) -> dict[str, Any]:
+    """Return the line of JSON that a driver prints among others."""
+    found = next((line for line in lines if line.startswith(b"{")), None)
+    assert found is not None, "the driver ended without an answer"
+    return dict(json.loads(found))
 
 
 def commits(root: Path) -> set[Path]:

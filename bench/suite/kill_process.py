@@ -21,9 +21,9 @@ from durable_shuffle.bench.cluster.faults import kill_one_executor
 from durable_shuffle.bench.cluster.local_cluster import (
     EXECUTORS,
     await_executors,
-    live,
     start_cluster,
 )
+from durable_shuffle.jobs.engine.catalyst import executor_count
 from durable_shuffle.shuffle.base.clock import SystemClock
 
 TASKS, ROWS_PER_TASK = 160, 1_000_000
@@ -67,7 +67,7 @@ class Killer:
         whole, last = 0.0, self._clock.monotonic()
         while not self._over.wait(_POLL_SECONDS):
             now = self._clock.monotonic()
-            whole, last = whole + (now - last) * (live(self._spark) == EXECUTORS), now
+            whole, last = whole + (now - last) * (executor_count(self._spark) == EXECUTORS), now
             if whole >= EVERY_SECONDS:
                 kill_one_executor(os.getsid(0), self._clock)
                 self.kills, whole = self.kills + 1, 0.0

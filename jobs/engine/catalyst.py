@@ -62,9 +62,10 @@ def partition_count(df: DataFrame) -> int:
 
 
 def executor_count(spark: SparkSession) -> int:
-    """Return how many executors are registered; 1 if tasks run in the driver."""
+    """Return how many executors are registered, 0 if tasks run in the driver; a killed one counts
+    until Spark has noticed."""
     tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
-    return max(1, len(tracker.getExecutorInfos()) - 1)  # the driver is listed too
+    return len(tracker.getExecutorInfos()) - 1  # the driver is listed too
 
 
 def native_exchanges(df: DataFrame) -> int:

@@ -1,9 +1,10 @@
 """Stages on classic Spark: planned on a cloned session; only the missing producers run."""
 
+import logging
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, cast
 from weakref import WeakSet
@@ -59,6 +60,7 @@ _INCOMPATIBLE = re.compile(
     rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
 )
 """Finds our error in the text of a worker's traceback."""
+_LOG = logging.getLogger(__name__)
 _STARTED: WeakSet[SparkContext] = WeakSet()
 """Applications whose executors were told to start Python."""
 
@@ -145,11 +147,14 @@ class ClassicEngine(Engine):
 
     def _start_workers(self) -> None:
         """Run one task of Python per executor: it starts Python once, and forks it for others."""
-        with suppress(Exception), self.described("durable_shuffle: start Python workers"):
-            executors = catalyst.executor_count(self._spark)
-            numbers = self._spark.range(0, executors, 1, executors)
-            tasks: Any = _AsIs(numbers.mapInArrow(start_worker, "id long").rdd)
-            self._spark.sparkContext.runJob(tasks, list, list(range(executors)))
+        try:
+            with self.described("durable_shuffle: start Python workers"):
+                executors = max(1, catalyst.executor_count(self._spark))
+                numbers = self._spark.range(0, executors, 1, executors)
+                tasks: Any = _AsIs(numbers.mapInArrow(start_worker, "id long").rdd)
+                self._spark.sparkContext.runJob(tasks, list, list(range(executors)))
+        except Exception:  # noqa: BLE001 - the map tasks will say it, too
+            _LOG.debug("Python was not started in advance", exc_info=True)
 
     def write(
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str

@@ -101,7 +101,8 @@ class StageStore:
 
         Plans the stage if it is partly stored. On Spark Connect planning runs a small job.
         """
-        return self._decide(work, identity, self.stored(work.name, identity), "auto")[0]
+        stage = self.stored(work.name, identity)
+        return self._decide(work, identity, stage, "auto", runs=False)[0]
 
     def stored(
         self, name: str, identity: StageIdentity, storage: Storage | None = None
@@ -123,9 +124,9 @@ class StageStore:
         storage = CountingStorage(self._storage)  # other threads have their own
         before = self._storage.retry_counts
         stage = self.stored(work.name, identity, storage)
-        decision, planned = self._decide(work, identity, stage, self.policy)
+        decision, planned = self._decide(work, identity, stage, self.policy, runs=True)
         if isinstance(decision, Fresh) or stage is None:
-            planned = planned or self._plan(work, work.planning_settings())
+            planned = planned or self._plan(work, work.planning_settings(), runs=True)
             stage = self._describe(work, identity, planned, storage)
         self._use(stage, identity)
         results: list[MapResult] = []
@@ -280,8 +281,9 @@ class StageStore:
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
         return work.write(planned, tasks, missing, label)
 
-    def _plan(self, work: Writing, conf: Mapping[str, str]) -> Planned:
-        self._engine.start_workers()
+    def _plan(self, work: Writing, conf: Mapping[str, str], *, runs: bool) -> Planned:
+        if runs:
+            self._engine.start_workers()
         return work.plan(conf)
 
     def _use(self, stage: StageHandle, identity: StageIdentity) -> None:
@@ -303,6 +305,8 @@ class StageStore:
         identity: StageIdentity,
         stage: StageHandle | None,
         policy: ReusePolicy,
+        *,
+        runs: bool,
     ) -> tuple[Decision, Planned | None]:
         unstable = identity.unstable
         if stage is None and policy != "never":
@@ -318,7 +322,7 @@ class StageStore:
         if (sealed and not state.damaged) or policy == "never":
             known = KnownStage(sealed, None, "", frozenset())
             return decide(WantedStage(None, "", unstable), known, policy), None
-        planned = self._plan(work, stage.describe.planning)
+        planned = self._plan(work, stage.describe.planning, runs=runs)
         commits = {} if sealed else self._committed(stage, stage.describe.producers)
         logs = (read_producer(stage.producer_log(p)) for p in state.damaged)
         decision = decide(

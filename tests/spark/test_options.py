@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from pipelines import until
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle, Settings
@@ -127,3 +128,20 @@ def test_python_starts_beside_the_first_plan(
         assert shuffle.repartition(df, 4, "id").count() == 10
     until(lambda: shown_jobs(session).count(label) > before, "Python starts")
     assert shown_jobs(session).count(label) == before + 1
+
+
+def test_explain_starts_no_python(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It plans a stage that is partly stored, and runs nothing."""
+    started: list[object] = []
+    monkeypatch.setattr(
+        classic.ClassicEngine, "start_workers", lambda engine: started.append(engine)
+    )
+    fails = session.range(9).selectExpr("id", "IF(id = 8, raise_error('no'), 1) AS x")
+    shuffle = DurableShuffle(session, root, job="explained")
+    with pytest.raises(PySparkException, match="no"):
+        shuffle.repartition(fails, 2, "id")
+    assert len(started) == 1
+    assert shuffle.explain.repartition(fails, 2, "id").stages[0].state == "partly committed"
+    assert len(started) == 1

@@ -10,10 +10,9 @@ from typing import Any
 
 from durable_shuffle.jobs.identity.plan.catalyst_walk import DROPPED, ID_AT_END, IDS, CatalystWalk
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, simple_name
-from durable_shuffle.jobs.identity.plan.mapped import ATTRIBUTE, LITERAL, NULL, Tree
+from durable_shuffle.jobs.identity.plan.mapped import ATTRIBUTE, EXPRESSIONS, LITERAL, NULL, Tree
 
-_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
-_ALIAS = _EXPRESSIONS + "Alias"
+_ALIAS = EXPRESSIONS + "Alias"
 _TREES = frozenset({ATTRIBUTE, _ALIAS, LITERAL})
 """Expressions that the walk knows by name, so it does not ask of which kind they are."""
 _CHILDREN: dict[str, tuple[str, ...]] = {
@@ -27,15 +26,16 @@ _FIRST_CHILD = {"AggregateExpression": "aggregateFunction", "SortOrder": "child"
 _FEW = 3
 """From so many elements on, asking all at once takes fewer calls."""
 _SPECIAL = frozenset({*DROPPED, *IDS})
-_TEXT, _DECIMAL = "org.apache.spark.unsafe.types.UTF8String", "org.apache.spark.sql.types.Decimal"
-_VALUES: dict[str, Callable[[str], Any]] = {
-    NULL: lambda _: None,
-    "java.lang.Integer": int,
-    "java.lang.Long": int,
-    "java.lang.Boolean": lambda text: text == "true",
-    _TEXT: str.encode,
+_DECIMAL = "org.apache.spark.sql.types.Decimal"
+_TOKENS: dict[str, Callable[[str], str]] = {
+    NULL: lambda _: "NoneType None",
+    "java.lang.Integer": "int {}".format,
+    "java.lang.Long": "int {}".format,
+    "java.lang.Boolean": lambda text: f"bool {text == 'true'}",
+    "org.apache.spark.unsafe.types.UTF8String": lambda text: f"bytes {text.encode()!r}",
+    _DECIMAL: f"{_DECIMAL} {{}}".format,
 }
-"""Class of a literal's value -> the value that its text is."""
+"""Class of a literal's value -> the token of the value that prints so."""
 _TYPES = re.compile(
     "(?:Integer|Long|Boolean|Date|Timestamp|TimestampNTZ|String)Type|DecimalType\\(\\d+,\\d+\\)"
 )
@@ -73,9 +73,8 @@ class TreeWalk(CatalystWalk):
 
     def _literal(self, value_class: str, value: str, data_type: str, tree: Tree) -> bool:
         """Append a literal if its texts say all of it."""
-        if not _TYPES.fullmatch(data_type) or _NOT_UTF8 in value:
-            return False
-        if value_class not in _VALUES and value_class != _DECIMAL:
+        token = _TOKENS.get(value_class)
+        if token is None or not _TYPES.fullmatch(data_type) or _NOT_UTF8 in value:
             return False
         self.tokens.append("literal")
         if data_type not in self._types:
@@ -84,10 +83,7 @@ class TreeWalk(CatalystWalk):
             self._types[data_type] = self.tokens[before:]
         else:
             self.tokens += self._types[data_type]
-        if value_class == _DECIMAL:
-            self.tokens.append(f"{_DECIMAL} {value}")
-        else:
-            self.visit(_VALUES[value_class](value))
+        self.tokens.append(token(value))
         return True
 
     def _cases(self, tree: Tree) -> None:
@@ -142,5 +138,5 @@ class TreeWalk(CatalystWalk):
         return elements
 
     def _is_expression(self, name: str) -> bool:
-        known = name.startswith(_EXPRESSIONS) and self.jvm.known(name).kind == "tree"
+        known = name.startswith(EXPRESSIONS) and self.jvm.known(name).kind == "tree"
         return known or name in _TREES

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle, DurableShuffleError
-from durable_shuffle.bench.cluster.local_cluster import live
+from durable_shuffle.jobs.engine.catalyst import executor_count
 
 PRODUCERS, ROWS = 6, 40
 
@@ -65,9 +65,9 @@ def main(master: str, root: str, folder: str, conf: str) -> None:
             answer = {"count": kept[-1].count()}
         elif word == "executors":
             deadline = time.monotonic() + 120
-            while live(spark) != int(more[0]) and time.monotonic() < deadline:
+            while executor_count(spark) != int(more[0]) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            answer = {"executors": live(spark)}
+            answer = {"executors": executor_count(spark)}
         elif word == "end":
             break
         print(json.dumps(answer), flush=True)

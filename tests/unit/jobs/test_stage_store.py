@@ -64,8 +64,8 @@ def test_a_stage_released_by_another_thread_is_refused(tmp_path: Path) -> None:
     store = store_of(storage, log)
     real, released = store._decide, []
 
-    def decide_then_release(*arguments: Any) -> Any:
-        decision = real(*arguments)
+    def decide_then_release(*arguments: Any, **named: Any) -> Any:
+        decision = real(*arguments, **named)
         released.append(release_stage_of(log, storage, stage.path, ids))
         return decision
 

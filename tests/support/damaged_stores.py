@@ -193,6 +193,8 @@ def kind_of(key: str) -> str:
         return f"slot of {parts[1]}"
     if parts[1] == "consumers":
         return "slot of a consumer" if _SLOT.fullmatch(parts[-1]) else f"consumer {parts[-2]}"
+    if parts[1] == "snapshots":
+        return "snapshot"
     return {"log": "slot of a stage", "producers": "slot of a producer"}.get(parts[2], parts[2])
 
 
@@ -244,6 +246,8 @@ UNKNOWABLE = {
     "an index anew": "A lost COMPACT, or a lost REPLACE that only made the index again, costs no "
     "row: readers use the index from before.",
     "a newer reuse": "A second STAGE record of a stage says only that it was used again.",
+    "a snapshot": "A lost snapshot costs reading, and no row: readers begin at an older one, or at "
+    "the log's first slot.",
 }
 """Losses that `verify` cannot know of, each with the reason; docs/internals/guarantees.md
 explains them."""
@@ -256,6 +260,9 @@ def unknowable(it: Damage) -> str:
         newest = max(k for k in it.keys if "/repaired-" in k and kind_of(k) == "slot of a stage")
         if key.rpartition("/")[2].encode() not in it.path(newest).read_bytes():
             return "an index of before"
+    if not others and kind_of(key) == "snapshot":
+        listed = os.path.lexists(it.path(key)) and not it.path(key).is_dir()
+        return "" if listed else "a snapshot"
     if others or os.path.lexists(it.path(key)) or not _SLOT.fullmatch(key.rpartition("/")[2]):
         return ""
     prefix, _, _ = key.rpartition("/")

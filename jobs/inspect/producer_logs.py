@@ -130,19 +130,30 @@ def _fold(
             job = LogAttempt(record.record_id, slot - 1, after.epoch, after.generation, job=True)
             log.attempts.append(job)
         elif not isinstance(record, JobAbort) and log.owner != record.record_id:
-            raise CorruptDataError(f"{name}: a record of an attempt that is not open")
+            raise _not_open(name)
         log.appended[writes] = after.ordinals(len(writes), name)
         if isinstance(record, Append):
             _append(log, record, name, stored=slot >= upto)
         elif isinstance(record, End):
-            log.attempts[-1].end = record.mode
+            _attempt(log, record, name).end = record.mode
         log.owner = after.owner
     return log
 
 
+def _not_open(name: str) -> CorruptDataError:
+    return CorruptDataError(f"{name}: a record of an attempt that is not open")
+
+
+def _attempt(log: ProducerLog, record: Append | End, name: str) -> LogAttempt:
+    for attempt in reversed(log.attempts):
+        if attempt.attempt == record.record_id:
+            return attempt
+    raise _not_open(name)
+
+
 def _append(log: ProducerLog, record: Append, name: str, *, stored: bool) -> None:
     length = sum(segment.length for segment in record.segments)
-    attempt = next(a for a in reversed(log.attempts) if a.attempt == record.record_id)
+    attempt = _attempt(log, record, name)
     attempt.appends += 1
     attempt.rows += record.rows
     attempt.data_bytes += length

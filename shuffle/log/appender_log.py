@@ -68,6 +68,13 @@ class AppenderOpen:
     producer: int
     after: AppenderState
 
+    def __post_init__(self) -> None:
+        if self.after.owner != self.record_id:
+            raise InvalidInputError(
+                f"an OPEN must make its own attempt the owner, found={self.after.owner!r:.100} "
+                f"in that of {self.record_id!r:.100}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Append:

@@ -22,7 +22,18 @@ from typing import Any
 
 import damaged_stores
 import typer.testing
-from damaged_stores import FORGED, KINDS, Damage, Rows, Store, copy_of, harm, kind_of, unknowable
+from damaged_stores import (
+    FORGED,
+    KINDS,
+    STAGE_SLOT,
+    Damage,
+    Rows,
+    Store,
+    copy_of,
+    harm,
+    kind_of,
+    unknowable,
+)
 from stored_job import stored_stage
 from typer.testing import CliRunner
 
@@ -192,7 +203,8 @@ class Trial:
             elif code == 1 and out.startswith("{") and '"error"' not in out[:20]:
                 places = {k for key in mine for k in (key, key.rsplit("/", 1)[0] + "/")}
                 if self.unknowable:  # then what the records before it name is named
-                    places |= {f for f in found if f.startswith(tuple(places))}
+                    stages = {k.rpartition("log/")[0] for k in mine if kind_of(k) == STAGE_SLOT}
+                    places |= {f for f in found if f.startswith((*places, *stages))}
                 if not places & found and not self.wrong_allowed:
                     self.say(f"MISS: verify names {sorted(found)[:3]} and not {mine}")
 

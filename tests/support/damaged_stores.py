@@ -184,6 +184,7 @@ def _pipeline(store: Store) -> None:
 
 Change = Callable[["Damage", random.Random], None]
 _SLOT = re.compile(r"\d{10}")
+STAGE_SLOT = "slot of a stage"
 
 
 def kind_of(key: str) -> str:
@@ -195,7 +196,7 @@ def kind_of(key: str) -> str:
         return "slot of a consumer" if _SLOT.fullmatch(parts[-1]) else f"consumer {parts[-2]}"
     if parts[1] == "snapshots":
         return "snapshot"
-    return {"log": "slot of a stage", "producers": "slot of a producer"}.get(parts[2], parts[2])
+    return {"log": STAGE_SLOT, "producers": "slot of a producer"}.get(parts[2], parts[2])
 
 
 @dataclass

@@ -11,6 +11,7 @@ import pytest
 from small_log import SCHEMA, numbered_rows, rows_for
 from small_stage import SMALL, SeededIds, new_stage
 
+from durable_shuffle.serialization.control import bound, decode_control, encode_control
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.job_log import JobLog
@@ -115,6 +116,32 @@ def test_inspect_shows_attempts_and_ends(log: Log, run: Callable[..., Any]) -> N
     attempts = lines[next(n for n, line in enumerate(lines) if "GENERATION" in line) + 1 :]
     for line, word in zip(attempts, ["superseded", "FINITE", "still open"], strict=True):
         assert word in line
+
+
+@pytest.mark.parametrize("forged", ["OPEN", "ABORT"])
+def test_a_record_of_an_attempt_that_never_opened_is_named(
+    log: Log, run: Callable[..., Any], forged: str
+) -> None:
+    """A forged owner is an error of that log; it is no defect of the command."""
+    slots, storage = log.stage.producer_log(0), log.stage.storage
+    opened, append = (
+        dict(decode_control(slots.read(slot) or b"", name="").fields) for slot in (3, 4)
+    )
+    if forged == "OPEN":
+        opened["record_id"] = "c" * 32
+    else:
+        mine = {"owner": "d" * 32}
+        after = {**opened["after"], **mine}
+        opened = {"record_id": "c" * 32, "attempt": "e" * 32, "cause": "", "after": after}
+        append |= {"record_id": "d" * 32, "after": {**append["after"], **mine}}
+    for slot, kind, fields in ((3, forged, opened), (4, "APPEND", append)):
+        key = slots.key(slot)
+        storage.delete([key])
+        storage.put(key, [bound(encode_control(kind, fields), key)])
+    for command in ("ls", "inspect"):
+        told = run(command, log.url, "flow", *["stage"] * (command == "inspect"))
+        assert slots.prefix in told.output
+        assert "defect" not in told.output
 
 
 def test_inspect_counts_what_no_record_names(log: Log, run: Callable[..., Any]) -> None:

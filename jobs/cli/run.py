@@ -19,6 +19,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from durable_shuffle.jobs.cli.call import Call, Debug, StorageOption, StorageOptionsEnv
+from durable_shuffle.jobs.cli.class_archive import ClassArchive
 from durable_shuffle.jobs.cli.program import setting_in, through_wrapper
 from durable_shuffle.jobs.inspect.job_look import changes, look
 from durable_shuffle.jobs.outcome import VARIABLE, told
@@ -69,6 +70,10 @@ def run(
     ] = 3,
     first_delay: Annotated[float, typer.Option(help="Seconds before the first retry.")] = 5.0,
     longest_delay: Annotated[float, typer.Option(help="Longest wait, in seconds.")] = 300.0,
+    class_archive: Annotated[
+        Path | None,
+        typer.Option(help="File of Java classes: the first driver writes it, later ones use it."),
+    ] = None,
     storage_option: StorageOption = None,
     storage_options_env: StorageOptionsEnv = None,
     debug: Debug = False,
@@ -84,6 +89,10 @@ def run(
 
     With --transparent, the actions of an unchanged program run as in a `transparent()` block. The
     job is then named after the program's file by default.
+
+    With --class-archive, the first driver that ends writes the Java classes that it loaded into a
+    file. Later drivers on this host load them from there, in less time. Delete the file after an
+    upgrade of Java or Spark, or if it moves.
 
     \b
     Exit codes:
@@ -109,8 +118,17 @@ def run(
         if transparent:
             command, job = through_wrapper(command, url, job, storage_options_env)
         backoff = Backoff(max_retries, first_delay, _MULTIPLIER, longest_delay, _JITTER)
-        runner = Runner(SystemClock(), system_jitter(), backoff, call.open, call.note)
+        clock, environment = SystemClock(), dict(os.environ)
+        archive = ClassArchive(class_archive) if class_archive else None
+        if archive is not None:
+            environment = archive.environment(environment)
+        runner = Runner(clock, system_jitter(), backoff, call.open, call.note, environment)
         stop = runner.run(command, Place(url, job))
+        if archive is not None and not stop.exit_code and not archive.wait(clock):
+            call.note(
+                f"durable-shuffle run: no class archive was written: {archive.file}; the driver "
+                "must run on this host, and Java must have its own archive (lib/server/classes.jsa)"
+            )
         if stop.exit_code:
             call.note(f"durable-shuffle run: stopped: {stop.why}")
             call.fail(stop.exit_code)

@@ -16,10 +16,11 @@ PROGRAMS = Path(__file__).parent / "programs"
 RUN = [sys.executable, "-m", "durable_shuffle.jobs.cli", "run", "--first-delay", "0.1"]
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
+def run(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, with more in its environment."""
     environment = {
         **os.environ,
+        **more,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": str(PROGRAMS.parents[2] / "src"),
@@ -71,3 +72,23 @@ def test_an_unchanged_program_goes_on_where_it_failed(tmp_path: Path) -> None:
     assert "attempt 1 ended with exit code 1 (OSError)" in done.stderr
     stages = list((root / "plain_driver").glob("query-*"))
     assert len(stages) == 1, "the second attempt must find the stage of the first"
+
+
+def test_the_second_driver_loads_classes_from_the_archive_of_the_first(tmp_path: Path) -> None:
+    """Thousands of them, as its JVM says; stdout has no word of that."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"length": [3, 5, 5]}), tmp_path / "in" / "words")
+    archive, said = tmp_path / "classes.jsa", []
+    for turn in ("first", "second"):
+        program = (sys.executable, PROGRAMS / "plain_driver.py", tmp_path / "in", tmp_path / turn)
+        log = tmp_path / f"{turn}.log"
+        done = run(
+            *("--class-archive", archive, "--", *program),
+            JAVA_TOOL_OPTIONS="",
+            SPARK_SUBMIT_OPTS=f"-Xlog:class+load:file={log}",
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "[(3, 1), (5, 2)] __main__ True\n"
+        said.append(log.read_text().count("shared objects file (top)"))
+    assert said[0] == 0
+    assert said[1] > 5000

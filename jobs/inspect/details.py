@@ -12,6 +12,7 @@ from durable_shuffle.jobs.inspect.summary import stage_consumers
 from durable_shuffle.jobs.text import fields, size, table, when
 from durable_shuffle.serialization.arrow_schemas import logical_schema
 from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.producer_log import read_producer
 from durable_shuffle.shuffle.log.records import Abort, Seal
@@ -100,9 +101,11 @@ def _log_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
 def _described(stage: StageHandle, state: StageState, status: str) -> dict[str, Any]:
     """Return what DESCRIBE says, and what became of the stage."""
     describe, schema = stage.describe, logical_schema(stage.schema)
-    columns = zip(describe.columns, schema, strict=True)
+    pairs = describe.codec == PAIR_CODEC
+    types = ["object"] * 2 if pairs else [str(field.type) for field in schema]
+    columns = zip(describe.columns, types, strict=True)
     description = {name: getattr(describe, name) for name in _DESCRIBED}
-    description["schema"] = [f"{name}: {field.type}" for name, field in columns]
+    description["schema"] = [f"{name}: {kind}" for name, kind in columns]
     description["keys"] = [describe.columns[key] for key in describe.keys]
     return {
         "folder": stage.path.folder,

@@ -142,7 +142,7 @@ class Control:
             self._answer(request, error)
             return
         if not runs:
-            self._unless_unknown(request, commands)
+            self._unless_refused(request, commands)
             return
         assert target is not None
         wanted = runs[-1].description
@@ -152,12 +152,12 @@ class Control:
             lambda error: self._answer(request, _told(error)),
         )
 
-    def _unless_unknown(self, request: Request, commands: Collection[ExternalCommand]) -> None:
-        """Carry out requests, unless one drops what the pipeline never had."""
+    def _unless_refused(self, request: Request, commands: Collection[ExternalCommand]) -> None:
+        """Carry out requests, unless one drops what cannot be dropped."""
         target = self.target
         assert target is not None
         command = request.command
-        if not isinstance(command, DropPart) or command.part in target.parts:
+        if not isinstance(command, DropPart):
             self._carry_out(request, commands, None)
             return
         self._companion.submit(

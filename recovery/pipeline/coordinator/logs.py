@@ -31,13 +31,15 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     handle,
 )
 from durable_shuffle.recovery.pipeline.coordinator.claims import JobClaim
+from durable_shuffle.recovery.pipeline.coordinator.drops import (
+    check_drop,
+    drop_part,
+)
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import (
     FirstLook,
     allow_release,
     check_stored,
-    drop_part,
     first_look,
-    known_part,
     release_consumed,
 )
 from durable_shuffle.recovery.pipeline.plan.plan import PipelinePlan, own_stage
@@ -339,24 +341,22 @@ class PipelineLogs:
         return self.emit(*commands, ack)
 
     def check_part(self, part: str, prepared: PreparedPlan) -> None:
-        """Raise InvalidInputError if the pipeline never had a source or consumer of this name."""
-        if not known_part(self._storage, self._claim.log.state, part):
-            raise InvalidInputError(
-                f"there is no source or consumer {part!r}, and never was: the pipeline has "
-                f"{', '.join(prepared.parts) or 'none'}"
-            )
+        """Raise InvalidInputError if no such part can be dropped."""
+        check_drop(prepared, self._storage, self._claim.log.state, part)
 
     def drop(self, command: DropPart, prepared: PreparedPlan) -> None:
-        """End a part for good in its logs. Its tasks have ended, or are fenced by this call."""
+        """End a part for good in its logs. Its tasks have ended, or are fenced by this call.
+
+        A consumer that has prepared its end meanwhile stays as it is: the drop is given up.
+        """
         log = self._claim.log
-        drop_part(
-            prepared,
-            self._storage,
-            log.state,
-            command.part,
-            generation=log.generation,
-            ids=self._ids,
-        )
+        try:
+            part, generation = command.part, log.generation
+            drop_part(
+                prepared, self._storage, log.state, part, generation=generation, ids=self._ids
+            )
+        except InvalidInputError as error:
+            _log.warning("not dropped: %s", error)
         self._succession.carried_out(command)
 
     def release(self, command: AllowRelease, prepared: PreparedPlan) -> str:

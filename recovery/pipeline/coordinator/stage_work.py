@@ -1,11 +1,7 @@
-"""The coordinator's work in the logs of stages and consumers: look up, end, release.
+"""The coordinator's work in the logs of stages and consumers: look up, release.
 
 `first_look` finds out, before tasks start for the first time, which tasks are complete and where
 the others begin. START holds the answer, so all tasks of a consumer begin at the same moment.
-
-`drop_part` ends a part for good, so that nobody starts it again. The tasks of a consumer get
-FINISHED at their current positions, after an OPEN that fences older attempts; their cursors then
-hold no data any more. A source, and a consumer whose rows others read, gets an END.
 
 `allow_release` deletes the consumed part of a stage as far as an operator allowed, never more.
 `release_consumed` does so for all stages of a pipeline, from time to time. Only the coordinator
@@ -29,8 +25,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
-from durable_shuffle.shuffle.consume.resume_set import InputKey, ResumeSet, cursor
+from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.log.appender_log import (
     AppenderRecord,
     End,
@@ -38,19 +33,17 @@ from durable_shuffle.shuffle.log.appender_log import (
     producer_status,
     whole_tail,
 )
-from durable_shuffle.shuffle.log.consumer_records import Finished
 from durable_shuffle.shuffle.log.job_state import JobState
-from durable_shuffle.shuffle.log.layout import ConsumerPath, check_name, consumers_prefix
+from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state
 from durable_shuffle.shuffle.read.position import ProducerPosition, pack_positions
-from durable_shuffle.shuffle.release.retention import consumer_tasks, register_consumers
+from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.stages import Freed
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.job import listed_consumers
-from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 _THREADS = 16
 
@@ -190,111 +183,6 @@ def _column(
     return {p: position for p, position in positions.items() if position.next_ordinal}
 
 
-def known_part(storage: Storage, state: JobState, part: str) -> bool:
-    """Return whether a pipeline ever had a source or consumer of this name."""
-    check_name("part", part)
-    stages = {path.name for path in state.order}
-    return part in stages or bool(consumer_tasks(storage, state.job, part))
-
-
-def drop_part(
-    prepared: PreparedPlan,
-    storage: Storage,
-    state: JobState,
-    part: str,
-    *,
-    generation: int,
-    ids: IdSource,
-) -> None:
-    """Write into the logs that a part is over. Repeatable; a part that does not exist is fine.
-
-    Args:
-        prepared: the plan that ran, or one that does not mention the part any more.
-        state: of the pipeline's job.
-    """
-    plan = prepared.plan
-    consumer = plan.consumers.get(part)
-    if consumer is not None:
-        reads = prepared.stage(storage, consumer.reads)
-        for task, address in plan.tasks.items():
-            if address.owner == part:
-                path = ConsumerPath(reads.path.job, part, task)
-                _finish(reads.storage, path, (reads.path.folder, address.index), generation, ids)
-    if consumer is not None or part in plan.sources:
-        written = plan.producers_of(part)
-        if written is not None:
-            name, producers = written
-            _end(prepared.stage(storage, name), producers, plan, generation, ids)
-        return
-    for path in consumer_tasks(storage, plan.name, part):
-        _finish(storage, path, None, generation, ids)
-    for known in state.order:
-        if known.name in (part, f"{part}.out"):
-            stage = open_stage(storage, known)
-            _end(stage, range(stage.describe.producers), plan, generation, ids)
-
-
-def _finish(
-    storage: Storage, path: ConsumerPath, key: InputKey | None, generation: int, ids: IdSource
-) -> None:
-    """Finish a task where it is.
-
-    Args:
-        key: its input; None: what its log says.
-    """
-
-    def as_it_is(resume: ResumeSet) -> Opening:
-        inputs = dict.fromkeys(resume.inputs if key is None else [key])
-        cursors = []
-        for at in inputs:
-            known = resume.inputs.get(at)
-            slot, acked = (0, {}) if known is None else (known.stage_slot, known.acked)
-            cursors.append(cursor(at, slot, acked))
-        return Opening(tuple(cursors), resume.dropped, dropped_exact=resume.dropped_exact)
-
-    held = hold(
-        SlotLog(storage, path.log_prefix),
-        record_id=ids.new_id(),
-        generation=generation,
-        consumer=path.consumer,
-        task=path.task,
-        resume="exact",
-        opening=as_it_is,
-    )
-    if isinstance(held, ResumeSet):
-        return  # it has finished before
-    state = held.state
-    held.write(
-        Finished(
-            record_id=state.owner,
-            epoch=state.epoch,
-            whole=held.whole_now(),
-            inputs=tuple(cursor(at, s.stage_slot, s.acked) for at, s in state.inputs.items()),
-            outputs=state.outputs,
-            state=state.state,
-            marker_floor=state.marker_floor,
-            pending=state.pending,
-        )
-    )
-
-
-def _end(
-    stage: StageHandle, producers: range, plan: PipelinePlan, generation: int, ids: IdSource
-) -> None:
-    for producer in producers:
-        last = producer_status(stage, producer)
-        if isinstance(last, End) and last.mode != "SUSPEND":
-            continue
-        with LogProducer.open(
-            stage,
-            producer,
-            record_id=ids.new_id(),
-            generation=generation,
-            settings=plan.settings.shuffle,
-        ) as log:
-            log.end("DRAIN")
-
-
 def allow_release(
     prepared: PreparedPlan,
     storage: Storage,
@@ -355,8 +243,8 @@ def _release(
 
 
 def _producer(text: str, producers: int) -> int:
-    if not text.isdecimal() or int(text) >= producers:
-        raise InvalidInputError(f"no such producer: found={text!r} producers={producers}")
+    if not text.isdecimal() or len(text) > len(str(producers)) or int(text) >= producers:
+        raise InvalidInputError(f"no such producer: found={text!r:.100} producers={producers}")
     return int(text)
 
 

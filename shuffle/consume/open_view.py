@@ -144,6 +144,7 @@ def open_view(
     )
     finished = isinstance(held, ResumeSet)
     if isinstance(held, ResumeSet):
+        _refuse_other_inputs(held, key)
         held = HeldLog(log, held)
     holder = ConsumerTask(stage.storage, path, held, ids, settings, on_effect)
     if finished:
@@ -214,12 +215,7 @@ def _opening(
     Args:
         slot: of the SEAL or REPLACE by which the view reads; 0 for a stage of log producers.
     """
-    others = [other for other in resumed.inputs if other != key]
-    if others:
-        raise IncompatibleError(
-            f"the consumer task has other inputs: expected {key}, found {others[0]}; "
-            "give the task another name"
-        )
+    _refuse_other_inputs(resumed, key)
     if not resumed.epoch and begin is not None:
         return Opening((cursor(key, slot, begin.positions),), state=begin.state)
     start = start_of(resumed, resume)
@@ -231,6 +227,15 @@ def _opening(
     return Opening(
         (cursor(key, slot, positions),), start.dropped, dropped_exact=start.dropped_exact
     )
+
+
+def _refuse_other_inputs(resumed: ResumeSet, key: InputKey) -> None:
+    others = [other for other in resumed.inputs if other != key]
+    if others or (resumed.finished and not resumed.inputs):
+        raise IncompatibleError(
+            f"the consumer task has other inputs: expected {key}, found "
+            f"{others[0] if others else 'none'}; give the task another name"
+        )
 
 
 def _taken_over(left: View, resume: ResumeMode, start: Positions) -> BufferQueue | None:

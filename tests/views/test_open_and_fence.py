@@ -17,7 +17,7 @@ from sealed_stage import (
 )
 from small_stage import SeededIds
 
-from durable_shuffle.serialization.errors import FencedError, InvalidInputError
+from durable_shuffle.serialization.errors import FencedError, IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -41,6 +41,19 @@ def test_a_consumer_reads_everything_once_in_order(
     assert again.at_end
     assert numbers(again) == []
     assert list(again) == []
+
+
+def test_a_task_that_has_finished_on_another_input_is_refused(
+    open_: Open, numbers: Numbers, other_process: Forget
+) -> None:
+    """As an open one is; the message names both inputs."""
+    with open_(0, task="t") as view:
+        numbers(view)
+        view.finish()
+    other_process()
+    with pytest.raises(IncompatibleError, match=r"other inputs: expected .*, 1\), found .*, 0\);"):
+        open_(1, task="t")
+    assert open_(0, task="t").finished
 
 
 @pytest.mark.requirement("R-F135-15")

@@ -33,8 +33,8 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt
-from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, Commit, Seal
-from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
+from durable_shuffle.shuffle.log.records import PASSTHROUGH, PRODUCER_RECORDS, Commit, Seal
+from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.extents import Extent
 from durable_shuffle.shuffle.read.sealed_reader import (
     Pieces,

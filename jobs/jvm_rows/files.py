@@ -20,8 +20,8 @@ from durable_shuffle.recovery.skew import Read
 from durable_shuffle.serialization.frames import MAX_RECORD_BYTES
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.extent_table import MAX_EXTENTS
-from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
+from durable_shuffle.shuffle.log.records import PASSTHROUGH, Seal
+from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.seal.index import MAX_SLICE_BYTES
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage

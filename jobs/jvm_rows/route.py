@@ -17,7 +17,8 @@ from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
 from durable_shuffle.jobs.jvm_rows.probe import start_probe, why_refused
 from durable_shuffle.serialization.errors import IncompatibleError
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
+from durable_shuffle.shuffle.log.records import PASSTHROUGH
+from durable_shuffle.shuffle.log.stage import StageHandle
 
 RowsIn = Literal["auto", "jvm", "python"]
 

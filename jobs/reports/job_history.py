@@ -212,7 +212,8 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
         producer, attempt, _ = parse_segment_key(info.key)
         segments[producer, attempt].append((info.modified_wall_seconds, info.size_bytes))
     committed: dict[int, float] = {}
-    known = {producer for producer, _ in segments} | {_producer_of(key) for key in logs}
+    ours = (stage.path.producer_of(key) for key in logs if stage.path.names_slot(key))
+    known = {producer for producer, _ in segments} | {p for p in ours if p is not None}
     for producer, attempt, slot in _counting(stage, seal, sorted(known)):
         parts = segments.pop((producer, attempt), [])
         last = logs.get(stage.producer_log(producer).key(slot))
@@ -297,10 +298,6 @@ def _counting(
         counting = read_producer(stage.producer_log(producer)).counting()
         if counting is not None:
             yield producer, counting.commit.record_id, counting.slot
-
-
-def _producer_of(key: str) -> int:
-    return int(key.rpartition("/")[0].rsplit("/p", 1)[1])
 
 
 def _views(storage: Storage, job: str) -> Iterator[ConsumerView]:

@@ -24,8 +24,8 @@ from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.serialization.errors import ConflictError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import check_name
-from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle
+from durable_shuffle.shuffle.log.records import PASSTHROUGH, Seal
+from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 R_co = TypeVar("R_co", covariant=True)

@@ -21,7 +21,8 @@ from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, InvalidInputError
 from durable_shuffle.serialization.markers import EndMode
 from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_extents
-from durable_shuffle.shuffle.log.records import Closed, SegmentInfo, check_id
+from durable_shuffle.shuffle.log.field_checks import check_id
+from durable_shuffle.shuffle.log.records import Closed, SegmentInfo
 from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.shuffle.log.field_checks import check_seconds
 from durable_shuffle.shuffle.log.records import (
     Claim,
     Closed,
@@ -45,6 +46,9 @@ class StagesGone:
     logs: bool
     """Whether their logs went, too. Then they are forgotten, which is safe only once nobody is
     alive who knew them."""
+
+    def __post_init__(self) -> None:
+        check_seconds("the time of a GONE", self.wall_seconds)
 
 
 JobRecord = Claim | DriverEnded | StageBegun | StageUse | StageReleased | StagesGone | Closed

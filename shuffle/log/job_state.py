@@ -19,6 +19,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.log.field_checks import check_seconds
 from durable_shuffle.shuffle.log.job_records import DriverEnded, JobRecord, StageBegun, StagesGone
 from durable_shuffle.shuffle.log.layout import (
     StagePath,
@@ -54,6 +55,9 @@ class Use:
     """Since 1970; 0 if unknown."""
     lasts: Lasts
 
+    def __post_init__(self) -> None:
+        check_seconds("the time of a stage's last use", self.wall_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Gone:
@@ -63,6 +67,9 @@ class Gone:
     """Whether it never counted."""
     freed: float = 0.0
     """When all of its data was found deleted, since 1970; 0 if that is not known."""
+
+    def __post_init__(self) -> None:
+        check_seconds("the time at which a stage's data was gone", self.freed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +264,9 @@ class JobSnapshot:
     begun: tuple[str, ...]
     purged: tuple[str, ...]
     """Names of stages."""
+
+    def __post_init__(self) -> None:
+        check_seconds("the time of the newest claim", self.since)
 
 
 JOB_SNAPSHOTS: RecordCodec[JobSnapshot] = RecordCodec((JobSnapshot,))

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.serialization.field_types import FieldError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_block
-from durable_shuffle.shuffle.log.layout import check_name, is_id
+from durable_shuffle.shuffle.log.field_checks import check_below, check_id, check_seconds
+from durable_shuffle.shuffle.log.layout import COMPACTED, check_name
 from durable_shuffle.shuffle.rows.partitioner import MAX_PARTITIONS
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
 
@@ -28,15 +28,9 @@ TABLES = (("commit_slots", 4), ("attempts", 16), ("content_tags", 32))
 """What SEAL and REPLACE hold one of per producer, with the bytes of each."""
 
 
-def check_id(what: str, found: str) -> None:
-    """Refuse an id that cannot be part of a key.
-
-    Raises:
-        InvalidInputError: not 32 hexadecimal digits; `RecordCodec` names the record.
-    """
-    if not is_id(found):
-        raise InvalidInputError(f"{what} must be 32 hexadecimal digits, found={found!r:.100}")
-
+PASSTHROUGH = "passthrough"
+_MOST_LENGTH = 1 << 63
+"""Of an object; numbers of 64 bits with a sign hold it."""
 
 _MAX_PRODUCERS = 1 << 24
 """Like MAX_PARTITIONS: a reader takes memory in proportion."""
@@ -47,8 +41,13 @@ class SegmentInfo:
     """One segment of an attempt, or of a compaction."""
 
     number: int
+    """Below 2**31: in an index, the bit above says whose segment it is."""
     length: int
     sha256: bytes
+
+    def __post_init__(self) -> None:
+        check_below("number of a segment", self.number, COMPACTED)
+        check_below("length of a segment", self.length, _MOST_LENGTH)
 
 
 def _check_index(kind: str, index: str, index_bytes: int) -> None:
@@ -98,6 +97,9 @@ class Claim:
     run: bool = False
     """Whether it begins a run of the job, for retention; commands and writers begin none."""
 
+    def __post_init__(self) -> None:
+        check_seconds("the time of a CLAIM", self.wall_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class StageUse(OfStage):
@@ -109,6 +111,10 @@ class StageUse(OfStage):
     wall_seconds: float = 0.0
     """Time of this use since 1970, for retention by age, never for ordering; 0 if unknown."""
     lasts: Lasts = "until_released"
+
+    def __post_init__(self) -> None:
+        OfStage.__post_init__(self)
+        check_seconds("the time of a STAGE", self.wall_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +166,15 @@ class Describe:
     """Seconds since 1970, for people and retention by age; never for ordering."""
 
     def __post_init__(self) -> None:
-        for name, most in (("partitions", MAX_PARTITIONS), ("producers", _MAX_PRODUCERS)):
-            if not 0 <= (found := getattr(self, name)) <= most:
-                raise FieldError(f"DESCRIBE.{name}: expected at most {most}, found {found}")
+        log = self.writing == "log"
+        check_below("DESCRIBE.partitions", self.partitions, MAX_PARTITIONS + 1, 1)
+        check_below("DESCRIBE.producers", self.producers, _MAX_PRODUCERS + 1, 1 if log else 0)
+        if log and self.partitioner == PASSTHROUGH and self.producers != self.partitions:
+            raise InvalidInputError(
+                f"DESCRIBE.producers: expected one for each of {self.partitions} partitions of a "
+                f"passthrough, found {self.producers}"
+            )
+        check_seconds("DESCRIBE.created_wall_seconds", self.created_wall_seconds)
         if any(not 0 <= key < len(self.columns) for key in self.keys):
             raise InvalidInputError(
                 f"keys of a DESCRIBE must be positions of its {len(self.columns)} columns, "
@@ -343,6 +355,7 @@ class Commit:
 
     def __post_init__(self) -> None:
         check_id("the attempt of a COMMIT", self.record_id)
+        check_below("producer of a COMMIT", self.producer, _MAX_PRODUCERS)
 
     def extent_array(self, partitions: int = MAX_PARTITIONS) -> npt.NDArray[np.void]:
         """Return EXTENT entries, ordered by (subpartition, first ordinal).

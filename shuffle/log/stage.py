@@ -31,6 +31,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import (
+    PASSTHROUGH,
     STAGE_RECORDS,
     TABLES,
     Abort,
@@ -48,8 +49,6 @@ from durable_shuffle.shuffle.log.records import (
 from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.log.typed_log import TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
-
-PASSTHROUGH = "passthrough"
 
 TAG_BYTES = 32
 

@@ -142,7 +142,8 @@ class _StageJudge:
         self.abandoned = logs.in_job_log == "begun" and not young
         """Whether the stage was never finished and nobody has written to it for long."""
         records = logs.stage.values()
-        self._describe = next((r for r in records if isinstance(r, Describe)), None)
+        first = logs.stage.get(0)
+        self._describe = first if isinstance(first, Describe) else None
         self._seals = [r for r in records if isinstance(r, Seal)]
         self._state = StageState()
         self._misfit: list[Judged] = []

@@ -65,7 +65,7 @@ from durable_shuffle.shuffle.release.retention import (
 )
 from durable_shuffle.shuffle.seal.rewrite import abort_rewrite
 from durable_shuffle.shuffle.storage.contract import ObjectInfo, Storage
-from durable_shuffle.shuffle.verify.logs import Decoder, LogCopy, copy_log, highest_slots, slot_of
+from durable_shuffle.shuffle.verify.logs import Decoder, LogCopy, copy_log, highest_slots
 
 _DAMAGE = (ErrorKind.CORRUPT_DATA, ErrorKind.NOT_FOUND)
 
@@ -229,9 +229,9 @@ def release_damaged(
     state = StageState(next_slot=slot, release=copy.last(Release), closed=copy.last(Closed))
     records = TypedLog(log, STAGE_RECORDS, with_record)
     state = _put_release(records, state, Release(ids.new_id(), generation, cause))
-    for bad in _bad(copy):
+    for bad in copy.bad:
         log.mend(bad, STAGE_RECORDS.encode(Release(ids.new_id(), generation, cause)))
-    for producer in _suggested_producers(path, keys, copy):
+    for producer in sorted(_suggested_producers(path, keys, copy)):
         _mend_and_close(SlotLog(storage, path.producer_log_prefix(producer)), last, ids, cause)
     freed = _delete_data(storage, path)
     _put_closed(records, state, Closed(ids.new_id(), cause))
@@ -241,7 +241,7 @@ def release_damaged(
 def _mend_and_close(log: SlotLog, last: dict[str, int], ids: IdSource, cause: str) -> None:
     """Fill the damaged slots of a producer's log of any kind, then close it."""
     copy = _readable(log, AnyRecord(), last.get(log.prefix, -1))
-    for slot in _bad(copy):
+    for slot in copy.bad:
         log.mend(slot, PRODUCER_RECORDS.encode(Closed(ids.new_id(), cause)))
     close_log(log, ids.new_id(), cause)
 
@@ -257,16 +257,12 @@ def _readable(log: SlotLog, codec: Decoder[Any], known: int) -> LogCopy[Any]:
     return copy
 
 
-def _bad(copy: LogCopy[Any]) -> list[int]:
-    return sorted({*copy.gaps, *(slot_of(finding) for finding in copy.findings)})
-
-
-def _suggested_producers(path: StagePath, keys: list[str], copy: LogCopy[Any]) -> range:
+def _suggested_producers(path: StagePath, keys: list[str], copy: LogCopy[Any]) -> set[int]:
     """Return the numbers of all producers that readable records or object names suggest."""
     stated = [r.producers for r in copy.records.values() if isinstance(r, Describe | Seal)]
     ours = (k for k in keys if path.names_data(k) or k.startswith(path.producers_prefix))
-    numbers = [number for key in ours if (number := path.producer_of(key)) is not None]
-    return range(max([0, *stated, *(number + 1 for number in numbers)]))
+    named = {number for key in ours if (number := path.producer_of(key)) is not None}
+    return {*range(max([0, *stated])), *named}
 
 
 def release_stage_of(

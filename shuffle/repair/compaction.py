@@ -24,8 +24,8 @@ from durable_shuffle.serialization.errors import InvalidInputError, NotReadyErro
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import COMPACTED
-from durable_shuffle.shuffle.log.records import Compact, Replace, Seal, SegmentInfo
-from durable_shuffle.shuffle.log.stage import PASSTHROUGH, StageHandle, live_state
+from durable_shuffle.shuffle.log.records import PASSTHROUGH, Compact, Replace, Seal, SegmentInfo
+from durable_shuffle.shuffle.log.stage import StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import indexed_extent
 from durable_shuffle.shuffle.read.sealed_reader import fetch, read_slices
 from durable_shuffle.shuffle.seal.index import IndexWriter

@@ -80,7 +80,12 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
         state = with_job_record(state, record)
     missing = list(_missing(storage, state, ids))
     slots_there = range(base.next_slot, last.get(prefix, -1) + 1)
-    bad = [slot for slot in slots_there if slot not in copy.records]
+    bad = copy.bad
+    if len(bad) + len(copy.records) < len(slots_there):
+        return JobRepair(
+            why="nothing was changed: too many slots are missing before the last, which may not "
+            f"belong to the log: {log.key(slots_there[-1])}"
+        )
     wrong = [] if bad else [f.key for f in check_snapshots(storage, job, copy.records, base)]
     if bad_floors:
         storage.delete([finding.key for finding in bad_floors])

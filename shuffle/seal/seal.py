@@ -189,8 +189,10 @@ def count_reruns(stage: StageHandle, seal: Seal) -> Reruns:
     committed_at: dict[int, float] = {}
     rerun: set[str] = set()
     for info in stage.storage.list(stage.path.producers_prefix):
-        folder, _, slot_text = info.key.rpartition("/")
-        producer, slot = int(folder.rsplit("/p", 1)[1]), int(slot_text)
+        producer = stage.path.producer_of(info.key)
+        if producer is None or not stage.path.names_slot(info.key):
+            continue  # not an object of this library
+        slot = int(info.key.rpartition("/")[2])
         if producer >= len(slots) or slot < slots[producer]:
             continue
         if slot == slots[producer]:

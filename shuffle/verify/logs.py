@@ -45,6 +45,11 @@ class LogCopy(Generic[R]):
     gaps: tuple[int, ...] = ()
     """Missing slots below the last one, whether or not they are findings."""
 
+    @property
+    def bad(self) -> list[int]:
+        """Slots that are missing or cannot be read, ascending."""
+        return sorted({*self.gaps, *(slot_of(finding) for finding in self.findings)})
+
     def last(self, *kinds: type[R]) -> R | None:
         """Return the newest record of these classes, or None."""
         records = [record for record in self.records.values() if isinstance(record, kinds)]

@@ -9,7 +9,11 @@ from typing import Any
 from durable_shuffle.jobs.inspect.names import SHORT_ID, short_name
 from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, log_status, read_producer_logs
 from durable_shuffle.jobs.text import size, table, when
-from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    DurableShuffleError,
+    NotFoundError,
+)
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet
@@ -166,7 +170,14 @@ def _entries(
         yield known | {"error": read}
         return
     for (stage_folder, k), consumed in read.inputs.items():
-        if stage_folder == stage.path.folder:
+        if stage_folder != stage.path.folder:
+            continue
+        if k >= stage.describe.partitions:
+            error = CorruptDataError(
+                f"a cursor in partition {k} of {stage.describe.partitions}: {path.log_prefix!r}"
+            )
+            yield known | {"error": _told(error)}
+        else:
             position = Position(stage_folder, k, consumed.acked)
             yield known | {
                 "partition": k,
@@ -196,7 +207,11 @@ def _read(storage: Storage, path: ConsumerPath) -> ResumeSet | str:
     try:
         return read_resume_set(SlotLog(storage, path.log_prefix))
     except DurableShuffleError as error:
-        return f"{error.kind.value}: {error}"
+        return _told(error)
+
+
+def _told(error: DurableShuffleError) -> str:
+    return f"{error.kind.value}: {error}"
 
 
 def _summary(consumer: str, stage: str | None, tasks: list[ResumeSet | str]) -> ConsumerSummary:

@@ -30,6 +30,13 @@ class InputCursor:
     positions: bytes
     """Packed POSITION entries: all that are not 0 in a full record, else those that changed."""
 
+    def __post_init__(self) -> None:
+        if self.subpartition < 0 or self.stage_slot < 0:
+            raise InvalidInputError(
+                f"a cursor is in a subpartition and reads by a slot, both from 0: found "
+                f"subpartition={self.subpartition} stage_slot={self.stage_slot}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class OutputRef:

@@ -16,8 +16,9 @@ from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
+from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.release.retention import register_consumers
+from durable_shuffle.shuffle.release.retention import consumer_tasks, register_consumers
 from durable_shuffle.shuffle.release.stages import release_stage_of
 from durable_shuffle.shuffle.release.upto import release_upto
 from durable_shuffle.shuffle.storage.contract import MOST_BYTES
@@ -142,6 +143,28 @@ def test_a_record_of_an_attempt_that_never_opened_is_named(
         told = run(command, log.url, "flow", *["stage"] * (command == "inspect"))
         assert slots.prefix in told.output
         assert "defect" not in told.output
+
+
+@pytest.mark.parametrize("k", [-1, 99])
+def test_a_cursor_outside_the_stage_is_told_as_damage(
+    log: Log, run: Callable[..., Any], k: int
+) -> None:
+    """It names the consumer's log, and gives no lag that is a guess."""
+    read_some(log, 0, 1)
+    (path,) = consumer_tasks(log.stage.storage, "flow", "reader")
+    slots = SlotLog(log.stage.storage, path.log_prefix)
+    for slot in range(slots.find_end()):
+        record = decode_control(slots.read(slot) or b"", name="")
+        inputs = [{**cursor, "subpartition": k} for cursor in record.fields["inputs"]]
+        key = slots.key(slot)
+        log.stage.storage.delete([key])
+        forged = encode_control(record.kind, {**record.fields, "inputs": inputs})
+        log.stage.storage.put(key, [bound(forged, key)])
+    (consumer,) = inspected(log, run)["consumers"]
+    assert consumer["error"].startswith("corrupt_data")
+    assert slots.prefix in consumer["error"]
+    assert "lag" not in consumer
+    assert "corrupt_data" in run("inspect", log.url, "flow", "stage").stdout
 
 
 def test_inspect_counts_what_no_record_names(log: Log, run: Callable[..., Any]) -> None:

@@ -102,10 +102,19 @@ def moved_values(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[
         return ()
     if CAPTURED not in wanted or CAPTURED not in stored:
         return ()
-    now, then = json.loads(wanted[CAPTURED]), json.loads(stored[CAPTURED])
+    now, then = json.loads(wanted[CAPTURED]), _listed(stored[CAPTURED])
     if now.keys() != then.keys() or now[_CODE] != then[_CODE]:
         return ()
     return tuple(name for name in sorted(now) if now[name] != then[name])
+
+
+def _listed(text: str) -> Mapping[str, object]:
+    """Return what a stored component lists; nothing if `captured_text` never wrote it."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def moved_sentence(names: tuple[str, ...]) -> str:

@@ -25,7 +25,7 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     handle,
 )
 from durable_shuffle.serialization.control import RecordCodec
-from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 
 
@@ -66,6 +66,10 @@ class Lead:
     """First slot of the request log that is not handled yet."""
     wanted: Wanted
     """The state that the handled requests add up to."""
+
+    def __post_init__(self) -> None:
+        if self.handled < 0:
+            raise InvalidInputError(f"LEAD.handled is a slot, found={self.handled}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +255,11 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
         if end:
             raise CorruptDataError(f"a command log must begin with LEAD: {commands.key(0)!r}")
         return Succession(given), end
+    if lead.handled:
+        _stored(requests, lead.handled - 1, commands)
     succession = Succession(given, lead.handled, lead.wanted)
     for acknowledged in reversed(tail):
-        _replay(succession, acknowledged, requests)
+        _replay(succession, acknowledged, requests, commands)
     # a stop concerned the run that it ended; starting a coordinator is a request to run
     succession.wanted = replace(succession.wanted, stop=None)
     if lead.given != given:  # otherwise the next coordinator with `given` would run it again
@@ -261,14 +267,27 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
     return succession, end
 
 
-def _replay(succession: Succession, done: Acknowledge, requests: SlotLog) -> None:
+def _replay(
+    succession: Succession, done: Acknowledge, requests: SlotLog, commands: SlotLog
+) -> None:
     """Apply a request that an earlier coordinator acknowledged."""
     if done.request < succession.handled:
         return
-    key, data = requests.key(done.request), requests.read(done.request)
-    if data is None or done.request != succession.handled:
-        raise CorruptDataError(f"a request was acknowledged that is not there: {key!r}")
+    key = requests.key(done.request)
+    if done.request != succession.handled:
+        raise CorruptDataError(f"a request was acknowledged out of order: {key!r}")
+    data = _stored(requests, done.request, commands)
     if done.refused:
         succession.refuse()
     else:
         succession.take(REQUESTS.decode(data, name=key))
+
+
+def _stored(requests: SlotLog, slot: int, commands: SlotLog) -> bytes:
+    data = requests.read(slot)
+    if data is None:
+        raise CorruptDataError(
+            f"a request was handled that is not there: {requests.key(slot)!r}, as "
+            f"{commands.prefix!r} says"
+        )
+    return data

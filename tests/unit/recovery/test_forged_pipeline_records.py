@@ -7,9 +7,42 @@ from typing import Any, cast
 import pytest
 from small_stage import SeededIds
 
-from durable_shuffle.recovery.pipeline.commands.requests import AllowRelease
+from durable_shuffle.recovery.pipeline.commands.orders import Lead, encode_slot, succeed
+from durable_shuffle.recovery.pipeline.commands.requests import (
+    REQUESTS,
+    AllowRelease,
+    Description,
+    ResumeIt,
+    Wanted,
+)
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import allow_release
-from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
+
+GIVEN = Description("module:function", "", "given", "digest")
+
+
+@pytest.mark.parametrize("handled", [-1, 3, 2**40, 2**64 - 1])
+def test_a_coordinator_that_handled_requests_that_are_none(handled: int) -> None:
+    """A successor would pass over the next requests for ever."""
+    memory, ids = MemoryStorage(), SeededIds(random.Random(1))
+    commands, requests = SlotLog(memory, "flow/commands/"), SlotLog(memory, "flow/requests/")
+    for slot in range(2):
+        requests.append(slot, REQUESTS.encode(ResumeIt(ids.new_id())))
+
+    def lead(count: int) -> None:
+        said = Lead(GIVEN, 2, Wanted())
+        object.__setattr__(said, "handled", count)
+        step = encode_slot((said,), record_id=ids.new_id(), coordinator="c", generation=1, number=0)
+        memory.delete([commands.key(0)])
+        commands.append(0, step)
+
+    lead(2)
+    assert succeed(commands, requests, GIVEN)[0].handled == 2
+    lead(handled)
+    with pytest.raises(CorruptDataError, match="flow/commands/"):
+        succeed(commands, requests, GIVEN)
 
 
 @pytest.mark.parametrize("producer", ["1" * 5000, "-1", "2", "", "²"])

@@ -28,6 +28,7 @@ from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.consumer_records import Ending
+from durable_shuffle.shuffle.log.field_checks import check_below
 from durable_shuffle.shuffle.read.position import Position
 
 
@@ -40,6 +41,9 @@ class PipelineState:
     """Records so far that may have published something; the next commit's number is one more."""
     snapshot: bytes | None
     """The step's snapshot; None if it has none."""
+
+    def __post_init__(self) -> None:
+        check_below("PIPELINE_STATE.commits", self.commits, 1 << 63)
 
 
 ERROR = "_error"
@@ -75,6 +79,8 @@ class Commits:
     _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _letters: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _published: list[bytes] = field(default_factory=list, init=False)
+    _parked: bytes | None = field(default=None, init=False)
+    """The effect of the commit that this attempt made last, or tried to make."""
 
     def __post_init__(self) -> None:
         state, prefix = self.view.state, self.view.task.path.prefix
@@ -172,10 +178,14 @@ class Commits:
         missing = [e for e in held.pending if e.payload not in self._published]
         if not missing:
             return 0
-        return int(PARKED.decode(missing[0].payload, name=self.owner).token.rsplit("/", 1)[-1])
+        return self.last + 1 if missing[0].payload == self._parked else self.last
 
     def _park(self) -> tuple[bytes | None, tuple[str, ...]]:
         """Park the rows of the next commit; return the effect and the keys that it needs."""
+        self._parked, keys = self._park_rows()
+        return self._parked, keys
+
+    def _park_rows(self) -> tuple[bytes | None, tuple[str, ...]]:
         self.check_writes()
         commit, rows = self.last + 1, None
         if self._made and self.sink is not None:

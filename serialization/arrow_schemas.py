@@ -282,9 +282,10 @@ def _logical_field(field: pa.Field) -> pa.Field:
     if text is None:
         return field
     match = _TYPE.fullmatch(text)
-    if match is None or not pa.types.is_int64(field.type):
+    digits, scale = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not (0 < digits <= 38 and scale <= digits and pa.types.is_int64(field.type)):
         raise CorruptDataError(f"column {field.name!r}: not an unscaled decimal: {text!r}")
-    return pa.field(field.name, pa.decimal128(int(match[1]), int(match[2])), field.nullable)
+    return pa.field(field.name, pa.decimal128(digits, scale), field.nullable)
 
 
 def _scaled(column: pa.Array, decimal: pa.DataType) -> pa.Array:

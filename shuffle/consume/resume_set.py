@@ -209,14 +209,19 @@ def _acknowledged(
             raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
         known = inputs[key]
         acked = _state(moved_to, {} if record.whole else known.acked, name).acked
-        behind = first_behind(known.acked, acked)
-        if behind is not None:
-            raise CorruptDataError(
-                f"{name}: {record.KIND} goes back: producer={behind} from "
-                f"{known.acked[behind].next_ordinal} to {ordinal_of(acked, behind)}; run verify"
-            )
+        _refuse_behind(known.acked, acked, f"{name}: {record.KIND}")
         moved[key] = InputState(moved_to.stage_slot, acked, _later(known.reached, acked))
     return moved
+
+
+def _refuse_behind(acked: Positions, now: Positions, name: str) -> None:
+    """Refuse positions that lie before what was acknowledged: rows would be given again."""
+    behind = first_behind(acked, now)
+    if behind is not None:
+        raise CorruptDataError(
+            f"{name} goes back: producer={behind} from {acked[behind].next_ordinal} to "
+            f"{ordinal_of(now, behind)}; run verify"
+        )
 
 
 def fold_all(start: ResumeSet, records: Iterable[tuple[str, ConsumerRecord]]) -> ResumeSet:
@@ -282,6 +287,7 @@ def _reached(
         said = unpack_positions(moved_to.positions, name=name)
         released = isinstance(record, Released)
         reached = {**known.acked, **said} if released else _later(known.reached, said)
+        _refuse_behind(known.acked, reached, f"{name}: {record.KIND}")
         moved[key] = replace(known, reached=reached)
     return moved
 

@@ -29,8 +29,6 @@ TABLES = (("commit_slots", 4), ("attempts", 16), ("content_tags", 32))
 
 
 PASSTHROUGH = "passthrough"
-_MOST_LENGTH = 1 << 63
-"""Of an object; numbers of 64 bits with a sign hold it."""
 
 _MAX_PRODUCERS = 1 << 24
 """Like MAX_PARTITIONS: a reader takes memory in proportion."""
@@ -47,7 +45,7 @@ class SegmentInfo:
 
     def __post_init__(self) -> None:
         check_below("number of a segment", self.number, COMPACTED)
-        check_below("length of a segment", self.length, _MOST_LENGTH)
+        check_below("length of a segment", self.length, 1 << 63)
 
 
 def _check_index(kind: str, index: str, index_bytes: int) -> None:
@@ -315,6 +313,10 @@ class Register:
     """All that are registered from here on, not only the new ones; ascending."""
     closed: bool
     """True if there will be no others."""
+
+    def __post_init__(self) -> None:
+        if not [check_name("consumer", name) for name in self.consumers]:
+            raise InvalidInputError("a REGISTER must name a consumer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from durable_shuffle.serialization.errors import (
     NotReadyError,
 )
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
+from durable_shuffle.shuffle.log.consumer_set import set_behind
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import (
     PASSTHROUGH,
@@ -122,7 +123,8 @@ def with_record(state: StageState, record: Any, name: str) -> StageState:
         name: the record's key, for messages.
 
     Raises:
-        CorruptDataError: a REPLACE or DAMAGED that does not fit the seal, or a second SEAL.
+        CorruptDataError: a REPLACE or DAMAGED that does not fit the seal, a second SEAL, or a
+            REGISTER that does not fit the one before it.
     """
     slot = state.next_slot
     state = replace(state, next_slot=slot + 1)
@@ -146,9 +148,10 @@ def with_record(state: StageState, record: Any, name: str) -> StageState:
         case Release():
             return replace(state, release=record)
         case Register():
-            return replace(state, register=record)
+            return replace(state, register=set_behind(state.register, record, name))
         case ReleaseUpto():
-            return replace(state, upto=record, register=record.register)
+            register = set_behind(state.register, record.register, name)
+            return replace(state, upto=record, register=register)
         case Closed():
             return replace(state, closed=record)
     return state

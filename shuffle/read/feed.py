@@ -15,7 +15,7 @@ from durable_shuffle.serialization.markers import EndMode as EndMode
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.extents import Extent, clip, indexed_extent
-from durable_shuffle.shuffle.read.position import AT_START, Positions
+from durable_shuffle.shuffle.read.position import AT_START, Positions, refuse_unknown
 from durable_shuffle.shuffle.read.sealed_reader import read_extents
 
 
@@ -53,7 +53,8 @@ class SealedFeed:
     """Implements `ExtentFeed` for a sealed stage.
 
     Raises:
-        CorruptDataError: the index is damaged or misses a producer.
+        CorruptDataError: the index is damaged or misses a producer, or a position is of a producer
+            that there is not.
         NotFoundError: the index is gone; says so if the stage was released.
         IncompatibleError: a position lies beyond what its producer committed.
     """
@@ -62,6 +63,7 @@ class SealedFeed:
         self, stage: StageHandle, seal: Seal, subpartition: int, positions: Positions
     ) -> None:
         self.producers = seal.producers
+        refuse_unknown(positions, seal.producers, name=stage.path.prefix)
         entries = read_extents(stage, seal, subpartition)
         ends = entries["first_ordinal"] + entries["rows"]
         starts = np.zeros(seal.producers, dtype=np.uint64)
@@ -100,6 +102,7 @@ def check_tags(positions: Positions, before: list[bytes], now: list[bytes], *, n
     """
     if len(before) != len(now):
         raise CorruptDataError(f"{name}: number of producers was {len(before)}, is {len(now)}")
+    refuse_unknown(positions, len(now), name=name)
     for producer, at in positions.items():
         if at.next_ordinal and before[producer] != now[producer]:
             raise IncompatibleError(

@@ -37,7 +37,12 @@ from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.stage import StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import Extent, appended_extents, clip
 from durable_shuffle.shuffle.read.feed import EndMode, EndOfInput
-from durable_shuffle.shuffle.read.position import AT_START, Positions, ProducerPosition
+from durable_shuffle.shuffle.read.position import (
+    AT_START,
+    Positions,
+    ProducerPosition,
+    refuse_unknown,
+)
 
 _CANCEL_SECONDS = 0.5
 """A cancellation is seen within this time."""
@@ -57,6 +62,7 @@ class LogFeed:
 
     Raises:
         InvalidInputError: not a stage of log producers, or no such subpartition.
+        CorruptDataError: a position is of a producer that there is not.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class LogFeed:
                 f"R={describe.partitions} writing={describe.writing!r} "
                 f"stage={stage.path.prefix!r}"
             )
+        refuse_unknown(positions, describe.producers, name=stage.path.prefix)
         self._clock = clock
         self._cursors = [
             _Cursor(stage, subpartition, p, positions.get(p, AT_START), settings)

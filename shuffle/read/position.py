@@ -82,6 +82,20 @@ class Position:
         return sum(at.next_ordinal for at in self.producers.values())
 
 
+def refuse_unknown(positions: Positions, producers: int, *, name: str) -> None:
+    """Refuse positions of producers that there are not.
+
+    Args:
+        producers: M.
+        name: of the stage, for messages.
+
+    Raises:
+        CorruptDataError: names the first such producer.
+    """
+    if (last := max(positions, default=-1)) >= producers:
+        raise CorruptDataError(f"{name}: a position of producer {last}, there are {producers}")
+
+
 def ordinal_of(positions: Positions, producer: int) -> int:
     """Return the ordinal of the next record of a producer."""
     return positions.get(producer, AT_START).next_ordinal

@@ -231,7 +231,8 @@ class _Repair:
         state = producer_state(self._walk.copies[producer].records)
         spare: CommittedAttempt | None = None
         for committed in state.commits(after=self._slots[producer]):
-            if not sources.intact(committed.commit):
+            own = committed.commit.producer == producer
+            if not own or not sources.intact(committed.commit):
                 self._bad[producer] = committed.slot
             elif spare is None and content_tag(self._whole(committed).commit) == tag:
                 spare = committed

@@ -59,12 +59,6 @@ def seal_stage(
             f"stage={stage.path.prefix!r}"
         )
     ordered = [commits[p] for p in range(producers)]
-    for p, c in enumerate(ordered):
-        if c.commit.producers != producers or c.commit.producer != p:
-            raise IncompatibleError(
-                f"a COMMIT is of another plan: producer={p} expected M={producers}, found "
-                f"producer={c.commit.producer} M={c.commit.producers} stage={stage.path.prefix!r}"
-            )
     state = live_state(stage)
     if state.seal is not None:
         return state.seal
@@ -122,8 +116,15 @@ def write_index(
     """Write the index of the COMMITs of producers 0 to M-1 under a random id.
 
     Raises:
+        IncompatibleError: a COMMIT is of another producer or another M; nothing was written.
         DurableShuffleError: what reading and writing raises; then nothing of the index stays.
     """
+    for p, c in enumerate(commits):
+        if c.commit.producers != len(commits) or c.commit.producer != p:
+            raise IncompatibleError(
+                f"a COMMIT is of another plan: producer={p} expected M={len(commits)}, found "
+                f"producer={c.commit.producer} M={c.commit.producers} stage={stage.path.prefix!r}"
+            )
     counted = list[Counted]()
 
     def each() -> Iterator[Commit]:

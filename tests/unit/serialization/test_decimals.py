@@ -35,7 +35,7 @@ def test_columns_without_the_mark_stay() -> None:
     assert logical_batch(batch, plain).equals(batch)
 
 
-@pytest.mark.parametrize("text", [b"", b"15", b"x,2", b"15,2,1"])
+@pytest.mark.parametrize("text", [b"", b"15", b"x,2", b"15,2,1", b"39,2", b"0,0", b"3,4"])
 def test_a_damaged_mark_is_corruption(text: bytes) -> None:
     """Metadata that says nothing sensible is an error, never a guess."""
     field = pa.field("c0", pa.int64(), True, {b"unscaled_decimal": text})

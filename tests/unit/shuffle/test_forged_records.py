@@ -1,13 +1,18 @@
 """Records that say what no writer writes, with right checksums: readers refuse them by name."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from forged_record import forge
-from small_stage import SeededIds
+from sealed_stage import sealed_stage
+from small_log import new_feed
+from small_stage import SeededIds, commits_of, new_stage
 
-from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.serialization.control import bound, encode_control
+from durable_shuffle.serialization.errors import CorruptDataError, IncompatibleError
 from durable_shuffle.shuffle.log.job_floor import newest_floor, put_floor
 from durable_shuffle.shuffle.log.job_log import JobLog, enter_stage, job_records, read_job
 from durable_shuffle.shuffle.log.job_records import StagesGone
@@ -24,6 +29,11 @@ from durable_shuffle.shuffle.log.layout import (
     job_snapshots_prefix,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import read_state, require_seal
+from durable_shuffle.shuffle.read.feed import SealedFeed, check_tags
+from durable_shuffle.shuffle.read.position import ProducerPosition
+from durable_shuffle.shuffle.release.retention import register_consumers
+from durable_shuffle.shuffle.seal.rewrite import replace_commits
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 A, B = "a" * 32, "b" * 32
@@ -77,3 +87,66 @@ def test_a_snapshot_or_floor_at_no_time(
     key = forge(floors, int(info.key[-10:]), lambda f: {"state": {**f["state"], **change({})}})
     with pytest.raises(CorruptDataError, match=key):
         newest_floor(storage, "job")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_position_of_a_producer_that_is_not_there(
+    storage: MemoryStorage, ids: SeededIds, at: int
+) -> None:
+    """Whatever feeds a view names the producer, and the stage."""
+    found = sealed_stage(storage, ids, producers=2, partitions=2)
+    stage, positions = found.stage, {2: ProducerPosition(at)}
+    log = new_stage(storage, ids, found.stage.schema, partitions=1, producers=2, writing="log")
+    for look in (
+        lambda: SealedFeed(stage, require_seal(stage), 0, positions),
+        lambda: check_tags(positions, [b"", b""], [b"", b""], name=stage.path.prefix),
+        lambda: new_feed(log, 0, positions),
+    ):
+        with pytest.raises(CorruptDataError, match=r"job/stage.*a position of producer 2"):
+            look()
+
+
+def test_an_index_is_made_of_each_producers_own_commit(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """Else a repair would write an index with the rows of another one."""
+    stage = sealed_stage(storage, ids, producers=2, partitions=2).stage
+    before = sorted(info.key for info in storage.list(""))
+    state = read_state(stage)
+    commits = [commits_of(stage, 2)[p] for p in range(2)]
+    forged = replace(commits[0], slot=1, commit=replace(commits[0].commit, producer=1))
+    with pytest.raises(IncompatibleError, match=r"another plan.*producer=1"):
+        replace_commits(stage, state, commits, {0: forged}, generation=1, record_id=A, cause="test")
+    assert sorted(info.key for info in storage.list("")) == before
+
+
+REGISTERED = {"consumers": ["a", "b"], "closed": True}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"consumers": []}, "must name a consumer"),
+        ({"consumers": ["a", "../b"]}, "consumer must be"),
+        ({"consumers": ["a", "c"]}, "leaves out b"),
+        ({"closed": False}, "opens it"),
+    ],
+)
+@pytest.mark.parametrize("partly", [False, True])
+def test_a_set_of_consumers_never_shrinks(
+    storage: MemoryStorage, ids: SeededIds, said: dict[str, object], why: str, partly: bool
+) -> None:
+    """REGISTER, and the one that a RELEASE_UPTO holds: nothing unread goes because of it."""
+    stage = new_stage(
+        storage, ids, pa.schema([("x", pa.int64())]), partitions=1, producers=1, writing="log"
+    )
+    register_consumers(stage, ["a", "b"], ids=ids, generation=1)
+    register = {"record_id": A, "generation": 1, **REGISTERED, **said}
+    rest = {"upto": bytes(4), "deleted": bytes(4), "register": register, "cause": ""}
+    fields = {"record_id": B, "generation": 1, **rest} if partly else register
+    key = stage.log().key(2)
+    record = encode_control("RELEASE_UPTO" if partly else "REGISTER", fields)
+    storage.put(key, [bound(record, key)])
+    with pytest.raises(CorruptDataError, match=why) as caught:
+        read_state(stage)
+    assert key in str(caught.value)

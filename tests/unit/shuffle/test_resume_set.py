@@ -152,6 +152,13 @@ def test_release_says_what_was_delivered_and_never_drops_more() -> None:
     assert (nothing.dropped, nothing.dropped_exact) == (0, True)
 
 
+def test_a_release_below_what_was_acknowledged_is_damage() -> None:
+    """Else records that were acknowledged would come again."""
+    log = [opened(resume="approximate"), Reserve(A, 1, at(p0=10)), ack(inputs=at(p0=4))]
+    with pytest.raises(CorruptDataError, match="RELEASED goes back: producer=0 from 4 to 3"):
+        folded([*log, Released(A, 1, at(p0=3))])
+
+
 def test_a_late_small_reservation_does_not_take_back_a_larger_one() -> None:
     log = [opened(resume="approximate"), Reserve(A, 1, at(p0=10)), Reserve(A, 1, at(p0=8))]
     assert ordinals(folded(log), "reached") == {0: 10}

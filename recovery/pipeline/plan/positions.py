@@ -77,6 +77,12 @@ class Positions(Protocol):
         """Return what the record of this slot holds, which is the next one; once it has begun."""
 
 
+def rises(before: Position, after: Position) -> bool:
+    """Return whether a position is greater than one of its own type."""
+    same = any(isinstance(before, kind) and isinstance(after, kind) for kind in (int, str, bytes))
+    return same and after > before  # type: ignore[operator]
+
+
 def positions_of(
     source: object,
     stored: bytes,
@@ -105,7 +111,7 @@ def positions_of(
         )
     if collects:
         return CollectedNames(name, _nodes(found, stored_in, name))
-    advances = getattr(source, "advances", lambda before, after: after > before)
+    advances = getattr(source, "advances", rises)
     return OnePosition(name, producer, advances, found)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from durable_shuffle.recovery.pipeline.plan.positions import Position
+from durable_shuffle.recovery.pipeline.plan.positions import Position, rises
 
 Pulled: TypeAlias = tuple[Any, Position] | None
 """Rows (see `rows.batches_of`) and the position after them; None: nothing new at the moment."""
@@ -57,7 +57,7 @@ class IteratorSource:
         return iter(self.make(position, producer))
 
     def advances(self, before: Position, after: Position) -> bool:
-        return type(before) is type(after) and after > before  # type: ignore[operator]
+        return rises(before, after)
 
 
 @dataclass(frozen=True, slots=True)

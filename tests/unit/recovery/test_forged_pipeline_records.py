@@ -1,6 +1,7 @@
 """Records of a pipeline that no writer writes, but that somebody stored."""
 
 import random
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,9 @@ from durable_shuffle.recovery.pipeline.commands.requests import (
     Wanted,
 )
 from durable_shuffle.recovery.pipeline.coordinator.stage_work import allow_release
+from durable_shuffle.recovery.pipeline.plan.positions import SourcePosition, positions_of
+from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
+from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -43,6 +47,19 @@ def test_a_coordinator_that_handled_requests_that_are_none(handled: int) -> None
     lead(handled)
     with pytest.raises(CorruptDataError, match="flow/commands/"):
         succeed(commands, requests, GIVEN)
+
+
+@pytest.mark.parametrize("source", [SimpleNamespace(), IteratorSource(cast("Any", None))])
+@pytest.mark.parametrize(("stored", "position"), [("1", 2), (3, "4"), (b"5", "6"), (7, 7)])
+def test_a_source_that_goes_on_from_a_position_of_another_type(
+    source: object, stored: int | str | bytes, position: object
+) -> None:
+    """It cannot be known whether that is forward; the message shows both."""
+    data = RecordCodec((SourcePosition,)).encode(SourcePosition(stored, 0))
+    found = positions_of(source, data, name="in", producer=0, stored_in=cast("Any", None))
+    assert found.start == stored
+    with pytest.raises(InvalidInputError, match=re.escape(f"from {stored!r} to {position!r}")):
+        found.take(position)
 
 
 @pytest.mark.parametrize("producer", ["1" * 5000, "-1", "2", "", "²"])

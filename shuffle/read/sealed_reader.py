@@ -12,6 +12,7 @@ segment, where reading them one by one takes as many for each.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -335,6 +336,8 @@ def _in_order(
     if not fits or len(list(join_near(standing))) == len(list(join_near(ranges))):
         yield from fetch(stage, ranges, settings)
         return
+    if twice := [a for a, b in pairwise(standing) if a == b]:
+        raise CorruptDataError(f"an index names the same bytes twice: {twice[0]}; run verify")
     found = dict(fetch(stage, standing, settings))
     for where in ranges:
         yield where, found.pop(where)

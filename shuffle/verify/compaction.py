@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
 from durable_shuffle.shuffle.log.layout import COMPACTED, StagePath, index_part_key
 from durable_shuffle.shuffle.log.records import Compact, Seal
 from durable_shuffle.shuffle.seal.index import entry_offset, parse_entry, parse_slice
@@ -53,7 +53,10 @@ def check_compaction(
         before = _slices(original, path.index_key(seal.index), partitions, seal.producers)
         after = _slices(data, data.key, partitions, seal.producers)
         slices = _moved(zip(before, after, strict=True), compact)
-        findings += compare_index(data.key, data, slices, seal.attempts, partitions=partitions)
+        try:
+            findings += compare_index(data.key, data, slices, seal.attempts, partitions=partitions)
+        except DurableShuffleError as error:
+            findings.append(finding_of(error, data.key, "an index that can be compared"))
     objects, checked_bytes = len(data.sizes), sum(data.sizes.values())
     for info in compact.segments:
         key = path.compacted_key(compact.record_id, info.number)
@@ -93,11 +96,18 @@ def _moved(
 def _slices(
     objects: Mapping[str, bytes], key: str, partitions: int, producers: int
 ) -> Iterator[npt.NDArray[np.void]]:
-    """Yield the entries of each subpartition of an intact index."""
+    """Yield the entries of each subpartition of an intact index.
+
+    Raises:
+        NotFoundError, CorruptDataError: it cannot be read again.
+    """
     for k in range(partitions):
         entry = objects[key][entry_offset(k) : entry_offset(k + 1)]
         part, start, length, _, crc = parse_entry(
             entry, k, key=key, partitions=partitions, producers=producers
         )
-        data = objects[index_part_key(key, part)][start : start + length]
+        data = objects.get(name := index_part_key(key, part))
+        if data is None:
+            raise NotFoundError(f"a part of an index went while it was checked: {name!r}")
+        data = data[start : start + length]
         yield parse_slice(data, crc, name=key, subpartition=k, producers=producers)

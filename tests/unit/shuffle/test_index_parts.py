@@ -75,6 +75,29 @@ def test_a_damaged_part_is_found_and_mended(made: SealedStage, ids: SeededIds, h
     assert intact(stage)
 
 
+@pytest.mark.parametrize("lost", ["before", "after"])
+@pytest.mark.parametrize("reads", [1, 2])
+def test_a_part_that_goes_while_it_is_checked(
+    made: SealedStage, ids: SeededIds, monkeypatch: pytest.MonkeyPatch, lost: str, reads: int
+) -> None:
+    """Of the index of the COMMITs or of the compaction's: verify finds it, whenever it went."""
+    storage, before = made.stage.storage, parts(made)
+    compact_now(made.stage, ids)
+    key = (before if lost == "before" else parts(made))[0]
+    left, read = reads, storage.read
+
+    def reads_some(name: str, *most: int) -> bytes:
+        nonlocal left
+        left -= name == key
+        if name == key and left < 0:
+            raise NotFoundError(f"no such object: {key!r}")
+        return read(name, *most)
+
+    monkeypatch.setattr(storage, "read", reads_some)
+    found = check_stage(storage, made.stage.path, SMALL, released=False).findings
+    assert key in {finding.key for finding in found}
+
+
 def test_parts_go_with_their_index(made: SealedStage, ids: SeededIds) -> None:
     """gc takes those that no record names, a cleaner those of a compaction that never counted, a
     release all."""

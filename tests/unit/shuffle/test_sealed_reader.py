@@ -282,6 +282,13 @@ def twice(entries: np.ndarray) -> np.ndarray:
     return np.concatenate([entries[:1], entries])
 
 
+def one_place(entries: np.ndarray) -> np.ndarray:
+    """Both extents of producer 0 are the same bytes."""
+    for name in ("segment", "offset", "length"):
+        entries[name][1] = entries[name][0]
+    return entries
+
+
 def swapped(entries: np.ndarray) -> np.ndarray:
     """The two extents of producer 0 change places."""
     return entries[[1, 0, *range(2, len(entries))]]
@@ -298,6 +305,7 @@ def swapped(entries: np.ndarray) -> np.ndarray:
         no_producer,
         other_producer,
         twice,
+        one_place,
         swapped,
     ],
 )
@@ -314,6 +322,8 @@ def test_rows_are_reconciled_even_if_all_checksums_are_right(
     longer = dataclasses.replace(sealed, index_bytes=len(changed))
     with pytest.raises(CorruptDataError):
         read_rows(stage, longer, 0)
+    with pytest.raises(CorruptDataError):  # in the order in which extents are stored
+        list(read_group(stage, longer, 0, PARTITIONS, Settings()))
     assert read_rows(stage, longer, 1) == expected(1)
 
 

@@ -48,13 +48,14 @@ class SegmentInfo:
         check_below("length of a segment", self.length, 1 << 63)
 
 
-def _check_index(kind: str, index: str, index_bytes: int) -> None:
-    """Refuse a name that cannot be part of a key, and a length that no index has."""
-    check_id(f"the index of a {kind}", index)
-    if not 0 <= index_bytes <= MAX_WHOLE_BYTES:
-        raise InvalidInputError(
-            f"index_bytes of a {kind}: expected at most {MAX_WHOLE_BYTES}, found {index_bytes}"
-        )
+def _check_index(record: "Seal | Compact | Replace") -> None:
+    """Refuse a name that cannot be part of a key, and a length or a sum that nothing has."""
+    kind = record.KIND
+    check_id(f"the index of a {kind}", record.index)
+    check_below(f"index_bytes of a {kind}", record.index_bytes, MAX_WHOLE_BYTES + 1)
+    if not isinstance(record, Compact):
+        for name in ("rows", "data_bytes", "memory_bytes"):
+            check_below(f"{name} of a {kind}", getattr(record, name), 1 << 63)
 
 
 # -- job log
@@ -206,7 +207,7 @@ class Seal:
     memory_bytes: int
 
     def __post_init__(self) -> None:
-        _check_index("SEAL", self.index, self.index_bytes)
+        _check_index(self)
         for name, size in TABLES:
             if len(getattr(self, name)) != size * self.producers:
                 raise InvalidInputError(
@@ -238,7 +239,7 @@ class Compact:
     """How many extents they hold."""
 
     def __post_init__(self) -> None:
-        _check_index("COMPACT", self.index, self.index_bytes)
+        _check_index(self)
         if self.index != self.record_id:
             raise InvalidInputError(
                 f"a COMPACT {self.record_id!r:.100} must name its own index, found={self.index!r}"
@@ -289,7 +290,7 @@ class Replace:
     cause: str
 
     def __post_init__(self) -> None:
-        _check_index("REPLACE", self.index, self.index_bytes)
+        _check_index(self)
 
 
 @dataclass(frozen=True, slots=True)

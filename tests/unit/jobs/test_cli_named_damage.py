@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forged_record import forge
 from stored_job import stored_stage
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
@@ -35,6 +36,20 @@ def test_a_seal_that_leads_out_of_the_root_is_corruption(job: Any, run: Run) -> 
     assert ("corrupt_data", log.key(1)) in {(f["kind"], f["key"]) for f in document["findings"]}
     assert run("release", job.url, "nightly", "orders", "--yes").exit_code == 0
     assert run("verify", job.url, "nightly").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["rows", "data_bytes", "memory_bytes"])
+@pytest.mark.parametrize("value", [-1, 2**63, 2**64 - 1])
+def test_a_seal_of_sums_that_cannot_be_is_corruption(
+    job: Any, run: Run, name: str, value: int
+) -> None:
+    """A reader on Spark would hand them to the JVM, whose numbers end at 2**63."""
+    key = forge(job.orders.log(), 1, lambda _: {name: value})
+    with pytest.raises(CorruptDataError, match=f"{key}.*{name} of a SEAL"):
+        read_state(job.orders)
+    for command in ("verify", "cat", "inspect"):
+        result = run(command, job.url, "nightly", *["orders"] * (command != "verify"))
+        assert (result.exit_code, key in result.output) == (1, True), result.output
 
 
 def test_a_hole_in_the_job_log_is_named_where_a_stage_is_missed(job: Any, run: Run) -> None:

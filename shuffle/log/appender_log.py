@@ -12,7 +12,7 @@ is its fate.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -55,9 +55,12 @@ class AppenderState:
         """Return `next_ordinals` as a new array.
 
         Raises:
-            CorruptDataError: not `expected` numbers; names `name`.
+            CorruptDataError: not `expected` numbers below 2**63; names `name`.
         """
-        return _unpack_u8(self.next_ordinals, expected, f"{name}: ordinals")
+        found = _unpack_u8(self.next_ordinals, expected, f"{name}: ordinals")
+        if (found >> np.uint64(63)).any():
+            raise CorruptDataError(f"{name}: ordinals up to {found.max()}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +150,7 @@ class JobAbort:
 
 
 AppenderRecord = AppenderOpen | Append | End | JobAbort | Closed
-APPENDER_RECORDS: RecordCodec[AppenderRecord] = RecordCodec(
-    (AppenderOpen, Append, End, JobAbort, Closed)
-)
+APPENDER_RECORDS: RecordCodec[AppenderRecord] = RecordCodec(get_args(AppenderRecord))
 AppenderTail = Tail[AppenderRecord]
 
 
@@ -204,8 +205,7 @@ def refuse_holes(stage: StageHandle) -> None:
         CorruptDataError: names the slot.
     """
     listed = slots_listed(info.key for info in stage.storage.list(stage.path.producers_prefix))
-    for producer in range(stage.describe.producers):
-        log = stage.producer_log(producer)
+    for log in map(stage.producer_log, range(stage.describe.producers)):
         log.refuse_holes(listed.get(log.prefix, set()))
 
 
@@ -311,9 +311,8 @@ def opening(
     state: AppenderState, producer: int, record_id: str, generation: int, query: str | None
 ) -> AppenderOpen:
     """Return the OPEN by which an attempt fences all before it."""
-    after = replace(
-        state, epoch=state.epoch + 1, generation=generation, owner=record_id, query=query
-    )
+    epoch = state.epoch + 1
+    after = replace(state, epoch=epoch, generation=generation, owner=record_id, query=query)
     return AppenderOpen(record_id, producer, after)
 
 

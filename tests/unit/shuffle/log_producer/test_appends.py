@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forged_record import forge
 from log_producers import PARTITIONS, Open, kinds, numbers, segments
 from small_log import (
     SCHEMA,
@@ -23,6 +24,7 @@ from small_stage import (
 )
 
 from durable_shuffle.serialization.errors import (
+    CorruptDataError,
     FencedError,
     InvalidInputError,
     OutcomeUnknownError,
@@ -66,6 +68,20 @@ def test_successor_goes_on_where_the_last_append_stopped(
     for k in range(PARTITIONS):
         assert numbers(stage, k) == rows_for(k, 0, 20, PARTITIONS)
     assert kinds(stage) == ["OPEN", "APPEND", "OPEN", "APPEND"]
+
+
+@pytest.mark.parametrize("ordinal", [2**63, 2**64 - 1])
+def test_a_successor_of_ordinals_that_cannot_be_is_refused(
+    stage: StageHandle, open_producer: Open, ordinal: int
+) -> None:
+    """Nobody appended so many; the next append would not be able to count on."""
+    open_producer().append(numbered_rows(0, 10, PARTITIONS), b"10")
+    log = stage.producer_log(0)
+    packed = np.full(PARTITIONS, ordinal, dtype="<u8").tobytes()
+    for slot in range(log.find_end()):
+        forge(log, slot, lambda fields: {"after": {**fields["after"], "next_ordinals": packed}})
+    with pytest.raises(CorruptDataError, match=f"{log.prefix}.*{ordinal}"):
+        open_producer().append(numbered_rows(10, 20, PARTITIONS), b"20")
 
 
 @pytest.mark.requirement("R-F135-7")

@@ -211,15 +211,40 @@ def widened(stored: pa.Schema, wanted: pa.Schema, *, stage: str) -> pa.Schema:
     return pa.schema([*stored, *added], metadata=stored.metadata)
 
 
+def only_adds(now: pa.Schema, stored: pa.Schema) -> bool:
+    """Return whether a schema is `stored` with more columns behind it, or the same."""
+    return list(now)[: len(stored)] == list(stored)
+
+
+def later_schema(data: Bytes, stored: pa.Schema, *, name: str) -> pa.Schema:
+    """Return the schema in `data`, in which rows were stored after rows of `stored`.
+
+    Args:
+        name: where the bytes stand, for messages.
+
+    Raises:
+        CorruptDataError: no schema, or one that does not just add columns.
+    """
+    schema = schema_from_bytes(data, name=name)
+    if not only_adds(schema, stored):
+        raise CorruptDataError(
+            f"rows in a schema that does not begin with that of their stage: {name}: stage "
+            f"({shown(stored)}), rows ({shown(schema)})"
+        )
+    return schema
+
+
 def fit_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of `schema`, by name: missing ones are null, others are left out.
 
     Raises:
-        CorruptDataError: a column has another type.
+        CorruptDataError: a column has another type, or its name is that of two.
     """
     columns = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
+        if index < 0 and field.name in batch.schema.names:
+            raise CorruptDataError(f"two columns of a stored batch are named {field.name!r}")
         if index < 0:
             columns.append(pa.nulls(batch.num_rows, field.type))
             continue

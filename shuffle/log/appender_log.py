@@ -217,16 +217,6 @@ def producer_status(stage: StageHandle, producer: int) -> AppenderRecord | None:
     return read_tail(stage.producer_log(producer)).last
 
 
-def newest_schema(stage: StageHandle, producer: int, tail: AppenderTail) -> bytes:
-    """Return the schema message of the rows that were appended last, else the stage's."""
-    log = appender_log(stage.producer_log(producer))
-    slot, record = tail.next_slot - 1, tail.last
-    while record is not None and not isinstance(record, Append):
-        slot -= 1
-        record = log.record(slot) if slot >= 0 else None
-    return (record.schema if record else b"") or stage.describe.schema
-
-
 # -- what records mean, and which may come next; pure
 
 

@@ -14,7 +14,7 @@ from typing import Generic, Literal, TypeVar
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import decode_frame
-from durable_shuffle.serialization.arrow_schemas import fit_batch, schema_from_bytes
+from durable_shuffle.serialization.arrow_schemas import fit_batch, later_schema
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import Frame, FrameKind
@@ -183,7 +183,9 @@ class BatchSource:
         if not self.wanted(placed):
             return PlacedBatch(placed, None)
         own = placed.extent.schema
-        schema = schema_from_bytes(own, name=placed.extent.place) if own else self.schema
+        schema = self.schema
+        if own:
+            schema = later_schema(own, schema, name=placed.extent.place)
         try:
             batch = decode_frame(
                 frame, schema, position=placed.offset, check_offsets=self.check_offsets

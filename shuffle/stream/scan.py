@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from durable_shuffle.serialization.arrow_codec import decode_frame
-from durable_shuffle.serialization.arrow_schemas import schema_from_bytes
+from durable_shuffle.serialization.arrow_schemas import later_schema
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     InvalidInputError,
@@ -32,11 +32,11 @@ from durable_shuffle.shuffle.log.appender_log import (
     AppenderRecord,
     AppenderTail,
     appender_log,
-    newest_schema,
     read_tail,
     refuse_holes,
     state_behind,
 )
+from durable_shuffle.shuffle.log.newest_schema import newest_schema
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.stage import StageHandle, live_state, require_seal
 from durable_shuffle.shuffle.read.extents import Extent, appended_extents
@@ -282,7 +282,7 @@ def read_row_ranges(
     extents = [span.extent for span in ranges]
     places = {extent.schema: extent.place for extent in extents if extent.schema}
     schemas = {b"": stage.schema} | {
-        data: schema_from_bytes(data, name=place) for data, place in places.items()
+        data: later_schema(data, stage.schema, name=place) for data, place in places.items()
     }
     fetched = fetch_extents(stage, extents, settings)
     for span, (_, pieces) in zip(ranges, fetched, strict=True):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durable_shuffle.serialization.arrow_schemas import schema_from_bytes
+from durable_shuffle.serialization.arrow_schemas import later_schema
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
@@ -365,7 +365,9 @@ class StageWalk:
             try:
                 if isinstance(record, Append):
                     shifts, own = record.shift_array(len(extents), key), record.schema
-                rows_schema = schema_from_bytes(own, name=key) if own else self._schema
+                rows_schema = self._schema
+                if own:
+                    rows_schema = later_schema(own, rows_schema or pa.schema([]), name=key)
             except DurableShuffleError as error:
                 self.data.findings.append(finding_of(error, key, "one shift per extent, a schema"))
                 continue

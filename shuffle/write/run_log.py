@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from durable_shuffle.serialization.arrow_schemas import schema_from_bytes, shown
+from durable_shuffle.serialization.arrow_schemas import only_adds, schema_from_bytes, shown
 from durable_shuffle.serialization.errors import AbortedError, FencedError, IncompatibleError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import (
@@ -38,7 +38,6 @@ from durable_shuffle.shuffle.log.appender_log import (
     appender_log,
     appending,
     decides,
-    newest_schema,
     opening,
     read_tail,
     refuse_other_writer,
@@ -46,6 +45,7 @@ from durable_shuffle.shuffle.log.appender_log import (
     whole_tail,
 )
 from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.newest_schema import newest_schema
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
@@ -353,7 +353,7 @@ def _check_schema(stage: StageHandle, producer: int, tail: AppenderTail, schema:
         return
     name = f"rows of {stage.path.prefix!r}"
     older, now = schema_from_bytes(stored, name=name), schema_from_bytes(schema, name=name)
-    if list(now)[: len(older)] != list(older):
+    if not only_adds(now, older):
         raise IncompatibleError(
             f"rows do not fit the stage {stage.path.name!r}: only nullable columns can be added; "
             f"stored schema ({shown(older)}), found ({shown(now)})"

@@ -6,18 +6,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from forged_record import Change, forge
 from small_log import SCHEMA, numbered_rows
 from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.jobs.reports.job_history import read_history
+from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
+from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.stages import release_done
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.stream.scan import newest_message
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
 Run = Callable[..., Any]
@@ -144,3 +149,34 @@ def test_a_description_of_a_batch_stage_becomes_one_of_a_log(job: Any, run: Run)
     forge(log, 0, lambda _: {"writing": "log"}, to=3)
     Path(job.url, log.key(0)).write_bytes(b"damaged")
     told(run, job.url, "nightly", log.key(0), (("gc",),))
+
+
+ADDED = [pa.field("new", pa.int64())]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [pa.field("other", pa.int64()), SCHEMA.field(1), *ADDED],
+        [SCHEMA.field(1), SCHEMA.field(0)],
+        [SCHEMA.field(0)],
+        [SCHEMA.field(0), pa.field("v", pa.int64())],
+    ],
+)
+def test_rows_in_a_schema_that_is_not_the_stages(
+    log_stage: StageHandle, run: Run, tmp_path: Path, fields: list[pa.Field]
+) -> None:
+    """Else their columns would be read as null: those that rows were stored in come first."""
+    forge(log_stage.producer_log(0), 1, lambda _: {"schema": schema_to_bytes(pa.schema(fields))})
+    log = forge(
+        log_stage.producer_log(1), 1, lambda _: {"schema": schema_to_bytes(pa.schema(fields))}
+    )
+    told(run, str(tmp_path), "flow", "begin with that of", (VERIFY, ("cat", "stage")))
+    for k in range(PARTITIONS):
+        with (
+            pytest.raises(CorruptDataError, match="begin with that of"),
+            open_view(log_stage, k, consumer="reader", follow_seconds=1) as view,
+        ):
+            next(iter(view))
+    with pytest.raises(CorruptDataError, match=log):
+        newest_message(log_stage)

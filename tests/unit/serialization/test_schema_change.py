@@ -48,3 +48,11 @@ def test_a_batch_fits_by_name() -> None:
     assert fit_batch(batch, wanted).to_pylist() == [{"b": "x", "c": None}, {"b": "y", "c": None}]
     with pytest.raises(CorruptDataError, match="column 'a' of a stored batch is int64"):
         fit_batch(batch, pa.schema([("a", pa.string())]))
+
+
+def test_a_name_of_two_columns_is_damage() -> None:
+    """Neither of them is meant, and no value is null because of it."""
+    schema = pa.schema([("a", pa.int64()), ("a", pa.int64())])
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], schema=schema)
+    with pytest.raises(CorruptDataError, match=r"two columns.*'a'"):
+        fit_batch(batch, pa.schema([("a", pa.int64())]))

@@ -12,6 +12,7 @@ from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import FencedError, NotFoundError
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.log.appender_log import producer_status
+from durable_shuffle.shuffle.log.field_checks import check_seconds
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.layout import ConsumerPath, status_log_prefix
 from durable_shuffle.shuffle.log.records import Closed
@@ -64,6 +65,9 @@ class Restarted:
     wall_seconds: float
     """Since 1970."""
 
+    def __post_init__(self) -> None:
+        check_seconds("the time of a restart", self.wall_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -87,6 +91,9 @@ class Status:
     behind: tuple[Behind, ...] = ()
     restarts: tuple[Restarted, ...] = ()
     """New restarts. A complete record holds the newest restarts of this coordinator."""
+
+    def __post_init__(self) -> None:
+        check_seconds("the time of a STATUS", self.wall_seconds)
 
 
 STATUSES: RecordCodec[Status] = RecordCodec((Status,))

@@ -1,12 +1,14 @@
 """`durable-shuffle pipeline`, in this process: documents, texts, exit codes."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
+from forged_record import forge
 from operated import NAME, make
 from pipelines import threads, until
 from typer.testing import CliRunner
@@ -16,11 +18,16 @@ from durable_shuffle.jobs.cli.app import app
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.running import RunningPipeline
 from durable_shuffle.recovery.pipeline.status import (
+    STATUSES,
     PartView,
     Restarted,
+    Status,
     StatusView,
     TaskStatus,
 )
+from durable_shuffle.shuffle.log.layout import status_log_prefix
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 Run = Callable[..., Result]
 
@@ -130,6 +137,28 @@ def test_status_for_people() -> None:
     assert "copy  1 running, 1 starting  1-7    -        12       3    -" in text
     assert "dropped: gone" in text
     assert "1970-01-01 00:00:00Z  copy-k0001  1      lost: the process" in text
+
+
+@pytest.mark.parametrize("seconds", [1e300, math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("whose", ["status", "restart"])
+def test_a_status_of_no_time_is_damage(tmp_path: Path, whose: str, seconds: float) -> None:
+    """The command names the record; it does not end as a defect."""
+    log = SlotLog(LocalStorage(tmp_path), status_log_prefix("p"))
+    restarts = (Restarted("copy-k0001", 1, "lost", 0.0),)
+    status = Status(
+        "a" * 32, 1, whole=True, phase="running", version="", wall_seconds=0.0, restarts=restarts
+    )
+    log.append(0, STATUSES.encode(status))
+
+    def change(fields: dict[str, Any]) -> dict[str, object]:
+        if whose == "status":
+            return {"wall_seconds": seconds}
+        return {"restarts": [{**fields["restarts"][0], "wall_seconds": seconds}]}
+
+    forge(log, 0, change)
+    told = CliRunner().invoke(app, ["pipeline", "status", str(tmp_path), "p"])
+    assert (told.exit_code, log.key(0) in told.output) == (1, True), told.output
+    assert "corrupt_data" in told.output
 
 
 def test_run_to_the_end(tmp_path: Path) -> None:

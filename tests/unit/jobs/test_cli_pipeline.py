@@ -25,7 +25,8 @@ from durable_shuffle.recovery.pipeline.status import (
     StatusView,
     TaskStatus,
 )
-from durable_shuffle.shuffle.log.layout import status_log_prefix
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.layout import command_log_prefix, status_log_prefix
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
@@ -143,7 +144,10 @@ def test_status_for_people() -> None:
 @pytest.mark.parametrize("whose", ["status", "restart"])
 def test_a_status_of_no_time_is_damage(tmp_path: Path, whose: str, seconds: float) -> None:
     """The command names the record; it does not end as a defect."""
-    log = SlotLog(LocalStorage(tmp_path), status_log_prefix("p"))
+    storage = LocalStorage(tmp_path)
+    JobLog.claim(storage, "p", "b" * 32)
+    SlotLog(storage, command_log_prefix("p")).append(0, b"of no interest")
+    log = SlotLog(storage, status_log_prefix("p"))
     restarts = (Restarted("copy-k0001", 1, "lost", 0.0),)
     status = Status(
         "a" * 32, 1, whole=True, phase="running", version="", wall_seconds=0.0, restarts=restarts

@@ -1,5 +1,6 @@
 """Which partitions of the stages below each task of a piece reads."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from durable_shuffle.jobs.query.native_stage import (
 from durable_shuffle.jobs.query.skewed_joins import divisible_sides, is_only_mapped
 from durable_shuffle.recovery.grouping import GroupingRule, group_alike
 from durable_shuffle.recovery.skew import Read, Side, SkewRule, split_skewed
+from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.read.sealed_reader import ordered_extents
 
 _PREFIX = "spark.durableShuffle.group."
@@ -54,7 +56,18 @@ def grouping_settings(spark: SparkSession) -> dict[str, str]:
 
 def target_bytes(conf: Mapping[str, str]) -> int:
     """Return how many bytes a task should read at most."""
-    return int(conf[_PREFIX + "targetBytes"])
+    return _number(conf, "targetBytes")
+
+
+def _number(conf: Mapping[str, str], name: str) -> int:
+    text = conf.get(_PREFIX + name, "")
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise _none_such(name, text)
+    return int(text)
+
+
+def _none_such(name: str, text: str) -> CorruptDataError:
+    return CorruptDataError(f"no stage was planned with {_PREFIX + name}={text!r:.100}")
 
 
 def site_reads(
@@ -66,7 +79,7 @@ def site_reads(
         below: cut number -> stage, for all cuts that the piece reads.
         conf: current or recorded `grouping_settings`.
     """
-    rule = GroupingRule(*(int(conf[_PREFIX + name]) for name in _GROUPING))
+    rule = GroupingRule(*(_number(conf, name) for name in _GROUPING))
     reads: dict[int, Reads] = {
         site: tuple((k, k + 1) for k in range(partitions_of(below[cut.number])))
         for site, cut in piece.sites.items()
@@ -117,11 +130,16 @@ def _divided(
 def _rule(piece: PlanPiece, sites: Collection[int], conf: Mapping[str, str]) -> SkewRule | None:
     """Return when partitions of sites that are read alike are divided; None if they never are."""
     if len(sites) > 1 and _PREFIX + _SKEW[0] in conf:
-        least, factor, aim = (conf[_PREFIX + name] for name in _SKEW)
-        return SkewRule(int(least), float(factor), int(aim))
+        least, factor, aim = _SKEW
+        text = conf.get(_PREFIX + factor, "")
+        try:
+            times = float(text)
+        except ValueError:
+            raise _none_such(factor, text) from None
+        return SkewRule(_number(conf, least), times, _number(conf, aim))
     rebalances = all(piece.sites[site].exchange.rebalances for site in sites)
     if len(sites) == 1 and rebalances and _PREFIX + _REBALANCE in conf:
-        size = int(conf[_PREFIX + _REBALANCE])
+        size = _number(conf, _REBALANCE)
         return SkewRule(size, 0.0, size)  # whatever the others are like
     return None
 

@@ -27,7 +27,14 @@ comparison per range."""
 
 def count_of(bounds: str) -> int:
     """Return the number of ranges that the bounds make."""
-    return len(json.loads(bounds)) + 1
+    return len(_packed(bounds)) + 1
+
+
+def _packed(bounds: str) -> list[bytes]:
+    try:
+        return [base64.b64decode(text, validate=True) for text in json.loads(bounds)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptDataError(f"the bounds of a range exchange are damaged: {error}") from error
 
 
 class RangeKeys:
@@ -72,12 +79,7 @@ class RangeKeys:
         Raises:
             CorruptDataError: the bounds are not what `bounds` returned.
         """
-        try:
-            packed = [base64.b64decode(text, validate=True) for text in json.loads(bounds)]
-        except ValueError as error:
-            raise CorruptDataError(
-                f"the bounds of a range exchange are damaged: {error}"
-            ) from error
+        packed = _packed(bounds)
         return self._search([self._row(text) for text in packed], 0, len(packed))
 
     def _search(self, bounds: list[Any], low: int, high: int) -> Any:

@@ -17,6 +17,7 @@ from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.query.run import QueryRun, SealedCuts, whole_seal
 from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation, State
 from durable_shuffle.jobs.stages.progress import ProgressView
+from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
@@ -179,6 +180,6 @@ class QueryRunner:
         for cut in query.cuts:
             stage = self._store.stored(query.name, query.identity(cut))
             if stage is not None and whole_seal(stage) is None:
-                planning = stage.describe.planning
+                planning = recorded_settings(stage)
                 return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
         return None

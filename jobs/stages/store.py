@@ -18,6 +18,7 @@ from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsErr
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
+from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.work import Writing
 from durable_shuffle.recovery.resume import (
@@ -322,7 +323,7 @@ class StageStore:
         if (sealed and not state.damaged) or policy == "never":
             known = KnownStage(sealed, None, "", frozenset())
             return decide(WantedStage(None, "", unstable), known, policy), None
-        planned = self._plan(work, stage.describe.planning, runs=runs)
+        planned = self._plan(work, recorded_settings(stage), runs=runs)
         commits = {} if sealed else self._committed(stage, stage.describe.producers)
         logs = (read_producer(stage.producer_log(p)) for p in state.damaged)
         decision = decide(

@@ -10,9 +10,9 @@ from durable_shuffle.jobs.engine.arrow_schema import arrow_schema
 from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.serialization.arrow_schemas import (
     fit_batch,
+    later_schema,
     logical_batch,
     logical_schema,
-    schema_from_bytes,
     shown,
     storable_schema,
 )
@@ -56,13 +56,16 @@ def stored_schema(stage: StageHandle, message: bytes) -> pa.Schema:
 
     Args:
         message: the schema message of the rows; the stage's, or a later one.
+
+    Raises:
+        CorruptDataError: DESCRIBE does not name the stage's columns, or `message` is of others.
     """
     if stage.describe.codec != "arrow":
         raise InvalidInputError(
             f"a stage of Python objects has no columns: {stage.path.prefix!r}; read it with an RDD "
             "stage"
         )
-    stored = schema_from_bytes(message, name=f"rows of {stage.path.prefix!r}")
+    stored = later_schema(message, stage.schema, name=f"rows of {stage.path.prefix!r}")
     return _under_names(logical_schema(stored), stage.describe.columns)
 
 

@@ -35,6 +35,10 @@ from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots
 from durable_shuffle.shuffle.verify.snapshots import check_snapshots, readable_floor
 
 
+_MOST_FILLED = 10_000
+"""So many slots are filled at most: a listed object far behind the others is hardly a slot."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobRepair:
     """The result of repairing a job log."""
@@ -80,12 +84,12 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
         state = with_job_record(state, record)
     missing = list(_missing(storage, state, ids))
     slots_there = range(base.next_slot, last.get(prefix, -1) + 1)
-    bad = copy.bad
-    if len(bad) + len(copy.records) < len(slots_there):
+    if len(slots_there) - len(copy.records) > _MOST_FILLED:
         return JobRepair(
             why="nothing was changed: too many slots are missing before the last, which may not "
             f"belong to the log: {log.key(slots_there[-1])}"
         )
+    bad = [slot for slot in slots_there if slot not in copy.records]
     wrong = [] if bad else [f.key for f in check_snapshots(storage, job, copy.records, base)]
     if bad_floors:
         storage.delete([finding.key for finding in bad_floors])

@@ -13,13 +13,14 @@ from small_log import SCHEMA, numbered_rows
 from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.jobs.reports.job_history import read_history
+from durable_shuffle.jobs.streaming.schemas import stored_schema
 from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
-from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.release.stages import release_done
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.stream.scan import newest_message
@@ -180,3 +181,14 @@ def test_rows_in_a_schema_that_is_not_the_stages(
             next(iter(view))
     with pytest.raises(CorruptDataError, match=log):
         newest_message(log_stage)
+
+
+@pytest.mark.parametrize("columns", [["k"], ["k", "v", "other"]])
+def test_columns_that_are_not_those_of_the_schema(
+    log_stage: StageHandle, columns: list[str]
+) -> None:
+    """Spark is told of the damage when it asks for the columns."""
+    key = forge(log_stage.log(), 0, lambda _: {"columns": columns})
+    stage = open_stage(log_stage.storage, log_stage.path)
+    with pytest.raises(CorruptDataError, match=key):
+        stored_schema(stage, stage.describe.schema)

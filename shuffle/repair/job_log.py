@@ -34,7 +34,6 @@ from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.logs import LogCopy, copy_log, last_slots
 from durable_shuffle.shuffle.verify.snapshots import check_snapshots, readable_floor
 
-
 _MOST_FILLED = 10_000
 """So many slots are filled at most: a listed object far behind the others is hardly a slot."""
 
@@ -83,13 +82,13 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
     for record in copy.records.values():
         state = with_job_record(state, record)
     missing = list(_missing(storage, state, ids))
-    slots_there = range(base.next_slot, last.get(prefix, -1) + 1)
-    if len(slots_there) - len(copy.records) > _MOST_FILLED:
+    end = last.get(prefix, -1) + 1
+    if end - base.next_slot - len(copy.records) > _MOST_FILLED:
         return JobRepair(
             why="nothing was changed: too many slots are missing before the last, which may not "
-            f"belong to the log: {log.key(slots_there[-1])}"
+            f"belong to the log: {log.key(end - 1)}"
         )
-    bad = [slot for slot in slots_there if slot not in copy.records]
+    bad = [slot for slot in range(base.next_slot, end) if slot not in copy.records]
     wrong = [] if bad else [f.key for f in check_snapshots(storage, job, copy.records, base)]
     if bad_floors:
         storage.delete([finding.key for finding in bad_floors])

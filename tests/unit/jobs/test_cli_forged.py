@@ -93,9 +93,10 @@ def test_a_stray_object_among_the_logs(job: Any, run: Run, stray: str, name: str
 
 
 @pytest.mark.timeout(60)
-def test_a_stray_object_far_behind_the_job_log(job: Any, run: Run) -> None:
+@pytest.mark.parametrize("slot", [9_999_999_999, 10**30])
+def test_a_stray_object_far_behind_the_job_log(job: Any, run: Run, slot: int) -> None:
     """A repair does not fill ten thousand million slots; it says which object is in the way."""
-    key = "nightly/log/9999999999"
+    key = f"nightly/log/{slot}"
     Path(job.url, key).write_bytes(b"")
     before = sorted(Path(job.url, "nightly", "log").iterdir())
     told(run, job.url, "nightly", key, (VERIFY, ("verify", "--repair")))

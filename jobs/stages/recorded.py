@@ -16,7 +16,7 @@ _OWN = "spark.durableShuffle."
 _SPARKS = frozenset({*SPLIT_SETTINGS, *TRANSFER_KEYS})
 _BYTES = re.compile(r"0*([0-9]{1,18}b?|[0-9]{1,9}[kmg]b?|[0-9]{1,6}tb?|[0-9]{1,3}pb?)")
 """What Spark reads as a number of bytes below 2**63."""
-_COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
+_COUNT = re.compile(r"\+?0*[1-9][0-9]{0,9}")
 
 
 def recorded_settings(stage: StageHandle) -> dict[str, str]:

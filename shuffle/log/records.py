@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.serialization.field_types import FieldError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_block
 from durable_shuffle.shuffle.log.field_checks import check_below, check_id, check_seconds
@@ -165,6 +166,9 @@ class Describe:
     """Seconds since 1970, for people and retention by age; never for ordering."""
 
     def __post_init__(self) -> None:
+        for name, most in (("partitions", MAX_PARTITIONS), ("producers", _MAX_PRODUCERS)):
+            if (found := getattr(self, name)) > most:  # a newer version may allow more
+                raise FieldError(f"DESCRIBE.{name}: expected at most {most}, found {found}")
         log = self.writing == "log"
         check_below("DESCRIBE.partitions", self.partitions, MAX_PARTITIONS + 1, 1)
         check_below("DESCRIBE.producers", self.producers, _MAX_PRODUCERS + 1, 1 if log else 0)

@@ -14,7 +14,7 @@ from durable_shuffle.shuffle.base.clock import Clock
 
 SUBMIT_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Java options for the JVM that `spark-submit`, or PySpark in a Python program, starts here."""
-_SECONDS, _PAUSE = 20.0, 0.1
+_SECONDS, _PAUSE = 30.0, 0.1
 """How long a JVM may write behind the end of its Python program."""
 
 

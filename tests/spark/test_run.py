@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
+import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
 RUN = [sys.executable, "-m", "durable_shuffle.jobs.cli", "run", "--first-delay", "0.1"]
@@ -89,6 +90,9 @@ def test_the_second_driver_loads_classes_from_the_archive_of_the_first(tmp_path:
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout == "[(3, 1), (5, 2)] __main__ True\n"
+        assert archive.exists() is ("no class archive was written" not in done.stderr)
+        if not archive.exists():
+            pytest.skip("this Java has no archive of its own")
         said.append(log.read_text().count("shared objects file (top)"))
     assert said[0] == 0
     assert said[1] > 5000

@@ -47,7 +47,7 @@ def test_it_waits_for_a_jvm_that_still_writes(archive: ClassArchive) -> None:
     """A JVM ends behind its Python program. One that never writes is not waited for for ever."""
     clock = ManualClock(0.0, [])
     assert not archive.wait(clock)
-    assert sum(clock.pauses) == pytest.approx(20.0)
+    assert sum(clock.pauses) == pytest.approx(30.0)
     archive.file.write_bytes(HEAD)
     clock = ManualClock(0.0, [])
     assert archive.wait(clock)

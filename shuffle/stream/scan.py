@@ -214,21 +214,39 @@ class _Lane:
             slot += 1
 
     def ranges(self, start: LaneOffset, end: LaneOffset) -> Iterator[RowRange]:
-        """Yield the rows in [start, end), in order."""
+        """Yield the rows in [start, end), in order.
+
+        Raises:
+            CorruptDataError: a record is lost, or the records do not hold just these rows.
+        """
         if start.next == end.next:
             return
         low = np.zeros(self._stage.describe.partitions, dtype=np.uint64)
         high = low.copy()
         low[self._owned], high[self._owned] = start.next, end.next
+        reached = low.copy()
         for slot in range(start.slot, end.slot + 1):
             record = self._record(slot)
             if isinstance(record, Append):
-                yield from self._ranges_of(record, slot, low, high)
+                for span in self._ranges_of(record, slot, low, high):
+                    k, first = span.extent.subpartition, span.extent.first_ordinal
+                    self._check_joins(k, int(reached[k]), first + span.skip, slot)
+                    reached[k] = first + span.end
+                    yield span
             elif record is None and slot < end.slot:
                 raise CorruptDataError(
                     f"a slot lost its record: {self.log.key(slot)!r} was read before, or stands "
                     "before one that was; run `durable-shuffle verify`"
                 )
+        for k in self.subpartitions:
+            self._check_joins(k, int(reached[k]), int(high[k]), end.slot)
+
+    def _check_joins(self, subpartition: int, reached: int, found: int, slot: int) -> None:
+        if reached != found:
+            raise CorruptDataError(
+                f"records do not join up: {self.log.key(slot)!r} subpartition={subpartition} "
+                f"expected first ordinal {reached}, found {found}; run `durable-shuffle verify`"
+            )
 
     def _ranges_of(
         self, record: Append, slot: int, low: np.ndarray, high: np.ndarray

@@ -14,8 +14,8 @@ from durable_shuffle.shuffle.base.clock import Clock
 
 SUBMIT_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Java options for the JVM that `spark-submit`, or PySpark in a Python program, starts here."""
-_SECONDS, _PAUSE = 30.0, 0.1
-"""How long a JVM may write behind the end of its Python program."""
+_SECONDS, _PAUSE = 120.0, 0.125
+"""How long a JVM may write behind the end of its Python program; some 2 s if it has a core."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,13 @@ class ClassArchive:
         except OSError:
             return False
 
-    def wait(self, clock: Clock) -> bool:
-        """Wait for the JVM of a program that has ended; return whether it wrote the archive."""
-        until = clock.monotonic() + _SECONDS
+    def wait(self, clock: Clock, *, submitted: bool = False) -> bool:
+        """Wait for the JVM of a program that has ended; return whether it wrote the archive.
+
+        Args:
+            submitted: the program was spark-submit, whose JVM has ended with it.
+        """
+        until = clock.monotonic() + (0.0 if submitted else _SECONDS)
         while not (complete := self.is_complete()) and clock.monotonic() < until:
             clock.sleep(_PAUSE)
         return complete

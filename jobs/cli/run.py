@@ -124,7 +124,9 @@ def run(
             environment = archive.environment(environment)
         runner = Runner(clock, system_jitter(), backoff, call.open, call.note, environment)
         stop = runner.run(command, Place(url, job))
-        if archive is not None and not stop.exit_code and not archive.wait(clock):
+        submitted = Path(command[0]).name.startswith("spark-submit")
+        written = archive is None or stop.exit_code or archive.wait(clock, submitted=submitted)
+        if archive is not None and not written:
             call.note(
                 f"durable-shuffle run: no class archive was written: {archive.file}; the driver "
                 "must run on this host, and Java must have its own archive (lib/server/classes.jsa)"

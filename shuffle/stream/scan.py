@@ -216,6 +216,9 @@ class _Lane:
     def ranges(self, start: LaneOffset, end: LaneOffset) -> Iterator[RowRange]:
         """Yield the rows in [start, end), in order.
 
+        A subpartition may end before it starts, and then has none: Spark may take the end of a
+        batch before it asks where the stream begins.
+
         Raises:
             CorruptDataError: a record is lost, or the records do not hold just these rows.
         """
@@ -224,6 +227,7 @@ class _Lane:
         low = np.zeros(self._stage.describe.partitions, dtype=np.uint64)
         high = low.copy()
         low[self._owned], high[self._owned] = start.next, end.next
+        high = np.maximum(low, high)
         reached = low.copy()
         for slot in range(start.slot, end.slot + 1):
             record = self._record(slot)
@@ -254,7 +258,7 @@ class _Lane:
         def wanted(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
             k, first, rows = (entries[n] for n in ("subpartition", "first_ordinal", "rows"))
             mask: npt.NDArray[np.bool_] = (first + rows > low[k]) & (first < high[k])
-            return mask & (rows > 0)  # no markers
+            return mask & (rows > 0) & (low[k] < high[k])  # no markers
 
         where = self.log.key(slot)
         record.extent_array(where, self._stage.describe.partitions)  # checked

@@ -47,7 +47,10 @@ def test_it_waits_for_a_jvm_that_still_writes(archive: ClassArchive) -> None:
     """A JVM ends behind its Python program. One that never writes is not waited for for ever."""
     clock = ManualClock(0.0, [])
     assert not archive.wait(clock)
-    assert sum(clock.pauses) == pytest.approx(30.0)
+    assert sum(clock.pauses) == pytest.approx(120.0)
+    clock = ManualClock(0.0, [])
+    assert not archive.wait(clock, submitted=True)
+    assert not clock.pauses
     archive.file.write_bytes(HEAD)
     clock = ManualClock(0.0, [])
     assert archive.wait(clock)

@@ -68,6 +68,20 @@ def test_all_rows_once(stage: StageHandle) -> None:
         assert sum(r.end - r.skip for r in spans) == SPANS[-1][1]
 
 
+def test_an_end_before_the_start_is_no_damage(stage: StageHandle) -> None:
+    """Spark took the end of a batch before it asked where the stream begins."""
+    scan = StageScan(stage)
+    last, folder = scan.latest(), stage.path.folder
+    earlier = scan.lanes[0].offset(scan.lanes[0].log.tail_at(2))
+    within = LaneOffset(2, tuple(n + 1 for n in earlier.next))
+    assert scan.ranges(last, scan.earliest()) == []
+    for end in (earlier, within):
+        assert scan.ranges(last, StreamOffset(folder, (end,))) == []
+    further = LaneOffset(2, tuple(n + 2 for n in earlier.next))
+    ends = (StreamOffset(folder, (one,)) for one in (further, within))
+    assert scan.ranges(*ends) == []
+
+
 def test_an_end_beyond_the_rows_is_damage(stage: StageHandle) -> None:
     """The rows between are nowhere, and were left out."""
     key = forge(stage.producer_log(0), 4, further(1))

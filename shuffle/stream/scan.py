@@ -258,7 +258,8 @@ class _Lane:
         def wanted(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
             k, first, rows = (entries[n] for n in ("subpartition", "first_ordinal", "rows"))
             mask: npt.NDArray[np.bool_] = (first + rows > low[k]) & (first < high[k])
-            return mask & (rows > 0) & (low[k] < high[k])  # no markers
+            mask &= (rows > 0) & (low[k] < high[k])  # no markers
+            return mask
 
         where = self.log.key(slot)
         record.extent_array(where, self._stage.describe.partitions)  # checked

@@ -34,10 +34,9 @@ class ClassArchive:
             raise InvalidInputError(
                 f"--class-archive must name a file in a folder that exists: {str(self.file)!r}"
             )
-        known, level = self.is_complete(), "warning"
-        name = "SharedArchiveFile" if known else "ArchiveClassesAtExit"
-        if not known:
-            level = "error"  # whoever writes one warns of each class that it leaves out
+        name, level = "SharedArchiveFile", "warning"
+        if not self.is_complete():  # whoever writes one warns of each class that it leaves out
+            name, level = "ArchiveClassesAtExit", "error"
         options = f'-Xlog:disable -Xlog:all={level}:stderr "-XX:{name}={self.file.absolute()}"'
         return {**given, SUBMIT_OPTIONS: f"{options} {given.get(SUBMIT_OPTIONS, '')}".strip()}
 

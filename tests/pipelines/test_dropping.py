@@ -61,6 +61,15 @@ class Place:
         """Open the task again, as its consumer does when it is started."""
         self.view(task).task.commit()
 
+    def accepted_drop(self) -> Any:
+        """Ask for a drop that is accepted, and not carried out yet; return its command."""
+        client = PipelineClient(NAME, str(self.folder / "data"), wait_seconds=0)
+        client.append(DropPart(IDS.new_id(), "goes"))
+        request = self.logs.next_request()
+        assert request is not None
+        self.logs.answer(request, None, "drops goes", ())
+        return request.command
+
     def log(self, task: str) -> SlotLog:
         return SlotLog(self.storage, ConsumerPath(NAME, "goes", task).log_prefix)
 
@@ -97,13 +106,8 @@ def test_a_drop_that_meets_what_was_prepared_meanwhile_is_given_up(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The request was accepted before. Nothing is written, no later coordinator tries again."""
-    client = PipelineClient(NAME, str(place.folder / "data"), wait_seconds=0)
-    client.append(DropPart(IDS.new_id(), "goes"))
-    request = place.logs.next_request()
-    assert request is not None
-    place.logs.answer(request, None, "drops goes", ())
+    command = place.accepted_drop()
     place.prepare(TASKS[1])
-    command: Any = request.command
     place.logs.drop(command, place.prepared)
     assert "not dropped" in caplog.text
     assert [place.log(task).find_end() for task in TASKS] == [0, 2]
@@ -114,11 +118,7 @@ def test_a_drop_that_meets_what_was_prepared_meanwhile_is_given_up(
 
 def test_a_successor_gives_such_a_drop_up(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """Its predecessor fell between the answer and the work; the pipeline starts all the same."""
-    client = PipelineClient(NAME, str(place.folder / "data"), wait_seconds=0)
-    client.append(DropPart(IDS.new_id(), "goes"))
-    request = place.logs.next_request()
-    assert request is not None
-    place.logs.answer(request, None, "drops goes", ())
+    place.accepted_drop()
     place.prepare(TASKS[0])
     logs, prepared = place.led()
     assert "not dropped" in caplog.text

@@ -15,7 +15,14 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs.engine.arrow_schema import narrow_positions
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
-from durable_shuffle.jobs.identity.plan.jvm import every, items, module, set_field, to_seq
+from durable_shuffle.jobs.identity.plan.jvm import (
+    analyzed_plan,
+    every,
+    items,
+    module,
+    set_field,
+    to_seq,
+)
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _LOGICAL_RDD = "org.apache.spark.sql.execution.LogicalRDD"
@@ -48,7 +55,7 @@ def active(session: SparkSession) -> Iterator[None]:
 
 def on_session(df: DataFrame, session: SparkSession) -> DataFrame:
     """Return the same analysed query, planned by `session`."""
-    return _of_rows(session, df._jdf.queryExecution().analyzed())  # noqa: SLF001
+    return _of_rows(session, analyzed_plan(df))
 
 
 def java_rows(df: DataFrame) -> Any:
@@ -115,7 +122,7 @@ def alias(jvm: Any, expression: Any, name: str) -> Any:
 def project(df: DataFrame, columns: Any) -> DataFrame:
     """Return `df` projected to the given named Catalyst expressions, a Scala Seq."""
     jvm: Any = df.sparkSession._jvm  # noqa: SLF001
-    analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    analyzed = analyzed_plan(df)
     logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
     return _of_rows(df.sparkSession, logical.Project(columns, analyzed))
 
@@ -141,7 +148,7 @@ def with_durable_rows(
     """
     session = df.sparkSession
     jvm: Any = session._jvm  # noqa: SLF001
-    output = df._jdf.queryExecution().analyzed().output()  # noqa: SLF001
+    output = analyzed_plan(df).output()
     physical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical")
     if hashed_by:
         attributes = [output.apply(i) for i in hashed_by]
@@ -151,6 +158,29 @@ def with_durable_rows(
     size = statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
     plan = logical_rdd(session, output, rdd, partitioning, size)
     return _of_rows(session, plan)
+
+
+def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
+    """Return `rows` in a plan that also shows the plan which they were computed from.
+
+    Spark refuses to overwrite a table that the written plan reads. It finds the tables by walking
+    the analyzed plan, so stored rows alone would hide them. `origin` becomes a common table
+    expression that nothing uses: the optimizer drops it before anything else.
+    """
+    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
+    unused = _with_defaults(jvm, "CTERelationDef", analyzed_plan(origin))
+    plan = _with_defaults(jvm, "WithCTE", analyzed_plan(rows), to_seq(jvm, [unused]))
+    return _of_rows(rows.sparkSession, plan)
+
+
+def _with_defaults(jvm: Any, name: str, *arguments: Any) -> Any:
+    """Return a new logical operator whose other arguments have their default values."""
+    full_name = f"org.apache.spark.sql.catalyst.plans.logical.{name}"
+    (constructor,) = getattr(jvm, "java.lang.Class").forName(full_name).getConstructors()
+    numbers = range(len(arguments) + 1, int(constructor.getParameterCount()) + 1)
+    companion = module(jvm, full_name) if numbers else None
+    defaults = [getattr(companion, f"$lessinit$greater$default${number}")() for number in numbers]
+    return getattr(jvm, full_name)(*arguments, *defaults)
 
 
 def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
@@ -270,7 +300,7 @@ def _of_rows(session: SparkSession, plan: Any) -> DataFrame:
 
 
 def _output(df: DataFrame) -> list[Any]:
-    return items(df._jdf.queryExecution().analyzed().output())  # noqa: SLF001
+    return items(analyzed_plan(df).output())
 
 
 def _id(attribute: Any) -> str:

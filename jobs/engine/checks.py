@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, analyzed_plan, every, items, simple_name
 from durable_shuffle.serialization.errors import InvalidInputError
 
 _NOT_CARRIED = (CalendarIntervalType, YearMonthIntervalType, UserDefinedType, VariantType)
@@ -165,7 +165,7 @@ def check_frame(df: Any, *, streaming: str) -> None:
 def _observed(df: Any) -> str:
     """Return the name of an observation inside the plan, "" if there is none."""
     if hasattr(df, "_jdf"):
-        plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+        plan = analyzed_plan(df)
         tops = (plan, *items(plan.subqueriesAll()))
         mapped = Jvm(df.sparkSession.sparkContext).mapped
         if not any(_OBSERVED in map(simple_name, mapped.names(top)) for top in tops):

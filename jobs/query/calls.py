@@ -65,7 +65,8 @@ class QueryCalls:
         with show_progress(wanted=progress) as view:
             result = queries.run(df, call, view)
         self._reports += result.reports
-        self._native += [text for text in result.native if text not in self._native]
+        for text in result.native:
+            self._left_to_spark(text)
         self._adapted += result.adapted
         return result.frame
 
@@ -100,9 +101,10 @@ class QueryCalls:
         """Run actions through `query` while a `with` block is open, without changing your code.
 
         Covered, for all DataFrames of this Spark application: collect, toPandas, toArrow, count,
-        write and writeTo. Refused: SQL statements that run a query at once (INSERT, CREATE TABLE AS
-        SELECT, CACHE TABLE, MERGE, UPDATE, DELETE). All other actions, show() and foreach() for
-        example, run in Spark as usual and store nothing. One block at a time per process.
+        write and writeTo. Everything else runs in Spark as usual and stores nothing: other actions,
+        show() and foreach() for example; SQL statements that run a query at once (INSERT, CREATE
+        TABLE AS SELECT, CACHE TABLE, MERGE, UPDATE, DELETE); DataFrames that `query` refuses.
+        `report().native` names the last two. One block at a time per process.
 
         Args:
             name: as for `query`.
@@ -110,16 +112,16 @@ class QueryCalls:
             at_risk: as for `query`.
 
         Raises:
-            InvalidInputError: a Spark Connect session, or a block is open already.
+            InvalidInputError: a bad argument, a Spark Connect session, or a block is open already.
         """
-        if self._queries is None:
-            raise InvalidInputError(
-                "transparent() needs a classic Spark session, as query() does; Spark Connect does "
-                "not show its plans: use repartition() or stage() there"
-            )
+        self._checked(name, version, at_risk)
         from durable_shuffle.jobs.query.transparent import sent_through
 
         def query(df: DataFrame) -> DataFrame:
             return self.query(df, name=name, version=version, at_risk=at_risk)
 
-        return sent_through(self._spark, query)
+        return sent_through(self._spark, query, self._left_to_spark)
+
+    def _left_to_spark(self, text: str) -> None:
+        if text not in self._native:
+            self._native.append(text)

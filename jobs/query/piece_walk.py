@@ -137,7 +137,8 @@ class _PhysicalLeaves(PlanLeaves):
             "BatchScanExec": self._batch_scan,
             "RowDataSourceScanExec": self._row_scan,
             "HiveTableScanExec": self._hive_scan,
-            "LocalTableScanExec": self._local_table,
+            "LocalTableScanExec": self._result,
+            "CommandResultExec": self._result,
             "RDDScanExec": self._rdd_scan,
             "ExternalRDDScanExec": self._rdd_scan,
             "InMemoryTableScanExec": self._cached_scan,
@@ -158,10 +159,6 @@ class _PhysicalLeaves(PlanLeaves):
         self._walk.tokens.append(str(node.disableBucketedScan()))
         filters = [*items(node.partitionFilters()), *items(node.dataFilters())]
         self._file_relation(node.relation(), [usable(self._jvm, node, filters)])
-
-    def _local_table(self, node: Any, name: str) -> None:
-        self._head(node, name)
-        self._internal_rows(node.rows().toIndexedSeq())
 
     def _rdd_scan(self, node: Any, name: str) -> None:
         self._head(node, name)

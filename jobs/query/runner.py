@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
+from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.query.at_risk import AtRisk
@@ -73,7 +76,10 @@ class QueryRunner:
         ]
         reports = list({report.incarnation: report for report in every}.values())
         native = (*query.native, *run.left)
-        return QueryResult(query.result(stored), reports, native, tuple(query.adapted))
+        frame = catalyst.with_origin(
+            cast("ClassicFrame", query.result(stored)), cast("ClassicFrame", df)
+        )
+        return QueryResult(frame, reports, native, tuple(query.adapted))
 
     def _at_risk(self, query: PlannedQuery, call: QueryCall) -> AtRisk:
         if not call.at_risk:

@@ -1,7 +1,8 @@
 """Runs a session's actions as durable queries, without a change in the user's code.
 
 Inside the `with` block, some actions are replaced on PySpark's own DataFrame class; at its end they
-are restored. All other actions run as usual.
+are restored. All other actions run as usual. So does an action whose DataFrame cannot be stored:
+the block never ends a program that Spark would run.
 """
 
 import threading
@@ -20,11 +21,13 @@ ACTIONS = ("collect", "toPandas", "toArrow")
 """Actions that run on `query(df)` unchanged; count, write and writeTo are replaced separately."""
 
 _WRITES = frozenset(
-    {"save", "saveAsTable", "insertInto", "parquet", "json", "csv", "text", "orc", "xml", "jdbc"}
+    {
+        *("save", "saveAsTable", "insertInto", "parquet", "json", "csv", "text", "orc", "xml"),
+        *("jdbc", "create", "replace", "createOrReplace", "append", "overwrite"),
+        "overwritePartitions",
+    }
 )
-_WRITES_TO = frozenset(
-    {"create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions"}
-)
+"""Methods of Spark's writers, of both kinds, that write."""
 
 _EAGER = frozenset(
     {
@@ -34,28 +37,30 @@ _EAGER = frozenset(
         *("ExecuteImmediateQuery", "UnresolvedExecuteImmediate", "CompoundBody"),
     }
 )
-"""Statements whose query runs inside `sql()`."""
+"""Statements whose query runs inside `sql()`; the report names them."""
 
 Query = Callable[[DataFrame], DataFrame]
+Act = Callable[[DataFrame], Any]
 
 _installed = threading.Lock()
 
 
 @contextmanager
-def sent_through(spark: SparkSession, query: Query) -> Iterator[None]:
+def sent_through(spark: SparkSession, query: Query, left: Callable[[str], None]) -> Iterator[None]:
     """Replace the actions of this application's DataFrames.
 
     Args:
-        query: returns a DataFrame with the same rows, read from storage.
+        query: returns a DataFrame with the same rows, read from storage; raises InvalidInputError
+            for a DataFrame that cannot be stored.
+        left: is told what Spark runs as usual, and why.
 
     Raises:
-        InvalidInputError: another such block is open. Inside the block, `sql()` raises it for a
-            statement that would run a query at once.
+        InvalidInputError: another such block is open.
     """
     if not _installed.acquire(blocking=False):
         raise InvalidInputError("transparent() is open already: close that block first")
     try:
-        patches = _patches(spark, query)
+        patches = _patches(spark, query, left)
         before = {key: key[0].__dict__[key[1]] for key in patches}
         try:
             for (owner, name), value in patches.items():
@@ -68,7 +73,9 @@ def sent_through(spark: SparkSession, query: Query) -> Iterator[None]:
         _installed.release()
 
 
-def _patches(spark: SparkSession, query: Query) -> dict[tuple[type, str], Any]:
+def _patches(
+    spark: SparkSession, query: Query, left: Callable[[str], None]
+) -> dict[tuple[type, str], Any]:
     inside = threading.local()
 
     def covered(df: DataFrame) -> bool:
@@ -76,13 +83,18 @@ def _patches(spark: SparkSession, query: Query) -> dict[tuple[type, str], Any]:
         mine = df.sparkSession.sparkContext is spark.sparkContext
         return mine and not df.isStreaming and not getattr(inside, "busy", False)
 
-    def through(df: DataFrame, act: Callable[[DataFrame], Any]) -> Any:
+    def through(name: str, df: DataFrame, act: Act) -> Any:
         """Run the action on the durable frame; actions that it calls itself run as usual."""
         if not covered(df):
             return act(df)
         inside.busy = True
         try:
-            return act(query(df))
+            try:
+                stored = query(df)
+            except InvalidInputError as error:  # nothing of the action itself has run
+                left(f"{name}(): {error}")
+                stored = df
+            return act(stored)
         finally:
             inside.busy = False
 
@@ -90,7 +102,7 @@ def _patches(spark: SparkSession, query: Query) -> dict[tuple[type, str], Any]:
         original = ClassicFrame.__dict__[name]
 
         def call(self: DataFrame, *args: Any, **kwargs: Any) -> Any:
-            return through(self, lambda df: original(df, *args, **kwargs))
+            return through(name, self, lambda df: original(df, *args, **kwargs))
 
         call.__name__, call.__doc__ = name, original.__doc__
         return call
@@ -105,17 +117,23 @@ def _patches(spark: SparkSession, query: Query) -> dict[tuple[type, str], Any]:
         if not covered(self):
             return int(original_count(self))
         counted = self.agg(F.count(F.lit(1)).alias("count"))
-        return int(through(counted, original_collect)[0][0])
+        return int(through("count", counted, original_collect)[0][0])
 
     def write(self: DataFrame) -> Any:
-        return _Recorded(self, through, original_write.__get__, _WRITES)
+        writer = original_write.__get__(self)
+        writer._jwrite = _JavaWriter(self, through, lambda df: df._jdf.write())  # noqa: SLF001
+        return writer
 
     def write_to(self: DataFrame, table: str) -> Any:
-        return _Recorded(self, through, lambda df: original_write_to(df, table), _WRITES_TO)
+        writer = original_write_to(self, table)
+        writer._jwriter = _JavaWriter(self, through, lambda df: df._jdf.writeTo(table))  # noqa: SLF001
+        return writer
 
     def sql(self: SparkSession, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:
         if self.sparkContext is spark.sparkContext and not getattr(inside, "busy", False):
-            _refuse_eager(self, sqlQuery)
+            name = _eager(self, sqlQuery)
+            if name is not None:
+                left(f"sql(): {name} runs its query at once, in Spark")
         return original_sql(self, sqlQuery, *args, **kwargs)
 
     patches: dict[tuple[type, str], Any] = {(ClassicFrame, name): action(name) for name in ACTIONS}
@@ -126,47 +144,53 @@ def _patches(spark: SparkSession, query: Query) -> dict[tuple[type, str], Any]:
     return patches
 
 
-class _Recorded:
-    """Stands for a writer: records calls, and replays them on the real writer when it writes."""
+class _JavaWriter:
+    """Stands for the JVM's writer inside one of PySpark's own writers.
+
+    It passes every call on, and remembers those that only configure. A call that writes is made on
+    a new JVM writer of the durable frame, with the same configuration. A call that returns no
+    writer and is not known here is an action: it has run in Spark, once, and is not remembered.
+
+    Args:
+        through: runs an action of a DataFrame.
+        make: returns the JVM's writer of a DataFrame.
+    """
 
     def __init__(
-        self,
-        df: DataFrame,
-        through: Callable[[DataFrame, Callable[[DataFrame], Any]], Any],
-        make: Callable[[DataFrame], Any],
-        last: frozenset[str],
+        self, df: DataFrame, through: Callable[[str, DataFrame, Act], Any], make: Act
     ) -> None:
-        self._df, self._through, self._make, self._last = df, through, make, last
-        self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._df, self._through, self._make = df, through, make
+        self._java = make(df)
+        self._calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._calls.append((name, args, kwargs))
-            return self._through(self._df, self._replay) if name in self._last else self
+        def write(*args: Any) -> Any:
+            return self._through(name, self._df, lambda df: self._write(df, name, args))
 
-        return call
+        def configure(*args: Any) -> Any:
+            if getattr(self._java, name)(*args) is None:
+                return None
+            self._calls.append((name, args))
+            return self
 
-    def _replay(self, df: DataFrame) -> Any:
+        return write if name in _WRITES else configure
+
+    def _write(self, df: DataFrame, name: str, args: tuple[Any, ...]) -> Any:
         writer = self._make(df)
-        for name, args, kwargs in self._calls:
-            writer = getattr(writer, name)(*args, **kwargs)
-        return writer
+        for setting, values in self._calls:
+            writer = getattr(writer, setting)(*values)
+        return getattr(writer, name)(*args)
 
 
-def _refuse_eager(spark: SparkSession, text: str) -> None:
-    """Refuse an SQL statement that would run a query at once."""
+def _eager(spark: SparkSession, text: str) -> str | None:
+    """Return the name of an SQL statement that runs a query at once; None for any other text."""
     parser: Any = spark._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
     try:
         plan = parser.parsePlan(text)
     except Exception:  # noqa: BLE001 - Spark itself says what is wrong with the text
-        return
+        return None
     names = (str(node.getClass().getSimpleName()) for node in every(plan))
-    name = next((name for name in names if name in _EAGER), None)  # may be inside WITH or FROM
-    if name is not None:
-        raise InvalidInputError(
-            f"{name}: this SQL statement runs its query at once, which transparent() does not "
-            "cover: use DataFrame.write or writeTo, or run it outside the block"
-        )
+    return next((name for name in names if name in _EAGER), None)  # may be inside WITH or FROM

@@ -17,6 +17,7 @@ from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.engine.tasks import ID_COLUMN
 from durable_shuffle.jobs.identity.plan.jvm import (
     Jvm,
+    analyzed_plan,
     items,
     module,
     set_field,
@@ -223,7 +224,7 @@ def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataF
         zeros: add a column of zeros for `catalyst.counted_to_the_end`.
     """
     jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
-    columns = rows._jdf.queryExecution().analyzed().output()  # noqa: SLF001
+    columns = analyzed_plan(rows).output()
     names = [f"c{i}" for i in range(columns.size())]
     if partition_id is not None:
         columns = columns.appended(catalyst.alias(jvm, partition_id, ID_COLUMN))

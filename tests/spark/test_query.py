@@ -350,8 +350,6 @@ def test_transparent_covers_the_named_actions(
         assert [tuple(r) for r in df.toPandas().itertuples(index=False)] == wanted
         df.write.mode("overwrite").option("compression", "none").parquet(str(tmp_path / "out"))
         session.sql("CREATE TEMP VIEW facts_seen AS SELECT 1 AS one")
-        with pytest.raises(InvalidInputError, match="CacheTableAsSelect"):
-            session.sql("CACHE TABLE t AS SELECT 1")
         with pytest.raises(InvalidInputError, match="open already"), durable.transparent():
             pass
     assert session.read.parquet(str(tmp_path / "out")).orderBy("k").collect() == wanted

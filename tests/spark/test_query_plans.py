@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.query import probe
-from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.serialization.errors import IncompatibleError
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
@@ -189,25 +189,6 @@ def test_transparent_write_to(
         assert sorted(session.table("made.sums").collect()) == sorted(df.collect())
     finally:
         session.sql("DROP DATABASE made CASCADE")
-
-
-@pytest.mark.parametrize(
-    ("statement", "named"),
-    [
-        ("INSERT INTO t SELECT 1", "InsertIntoStatement"),
-        ("WITH x AS (SELECT 1 AS a) INSERT INTO t SELECT a FROM x", "InsertIntoStatement"),
-        ("FROM (SELECT 1 AS a) INSERT INTO t SELECT a INSERT INTO u SELECT a", "InsertInto"),
-        ("CREATE TABLE t USING parquet AS SELECT 1 AS a", "CreateTableAsSelect"),
-        ("DELETE FROM t WHERE a = 1", "DeleteFromTable"),
-        ("EXECUTE IMMEDIATE 'INSERT INTO t SELECT 1'", "ExecuteImmediate"),
-    ],
-)
-def test_eager_statements_are_refused(
-    session: SparkSession, root: str, statement: str, named: str
-) -> None:
-    """SQL that runs a query at once is named and refused, also below WITH and FROM."""
-    with shuffle_of(session, root).transparent(), pytest.raises(InvalidInputError, match=named):
-        session.sql(statement)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ class Jvm:
         An existing one keeps the state of its first use, for example that nothing was cached.
         """
         dataset = getattr(self.root, "org.apache.spark.sql.classic.Dataset")
-        return dataset.ofRows(java_session(df), query_execution(df).analyzed()).queryExecution()
+        return dataset.ofRows(java_session(df), analyzed_plan(df)).queryExecution()
 
     def bytes_digest(self, obj: Any) -> str:
         """Return the SHA-256, in hex, of an object's Java serialization, made in the JVM."""
@@ -255,6 +255,15 @@ class Jvm:
 def query_execution(df: DataFrame) -> Any:
     """Return the DataFrame's QueryExecution."""
     return cast("Any", df)._jdf.queryExecution()  # noqa: SLF001
+
+
+def analyzed_plan(df: DataFrame) -> Any:
+    """Return the DataFrame's analyzed plan, with the result of a command in the command's place.
+
+    Spark has run a command (INSERT, SHOW TABLES, …) once when it made the DataFrame. A plan that
+    still held the command would run it again, even if it is only planned.
+    """
+    return query_execution(df).commandExecuted()
 
 
 def java_session(df: DataFrame) -> Any:

@@ -65,6 +65,7 @@ class PlanLeaves:
             "StreamingDataSourceV2Relation": self._unknown_source,
             "HiveTableRelation": self._hive,
             "LocalRelation": self._local,
+            "CommandResult": self._result,
             "LogicalRDD": self._rdd,
             "ExternalRDD": self._rdd,
             "InMemoryRelation": self._cached,
@@ -211,6 +212,11 @@ class PlanLeaves:
         """
         self._head(node, name)
         self._internal_rows(node.data().toIndexedSeq())
+
+    def _result(self, node: Any, name: str) -> None:
+        """Visit the rows that a command has returned; the command itself does not count."""
+        self._head(node, name)
+        self._internal_rows(node.rows().toIndexedSeq())
 
     def _internal_rows(self, data: Any) -> None:
         self._walk.tokens.append(f"rows, list {len(self.rows)}")

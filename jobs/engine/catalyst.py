@@ -6,7 +6,7 @@ and statistics, so that Spark plans no second exchange on the key.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
@@ -51,6 +51,27 @@ def active(session: SparkSession) -> Iterator[None]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+@contextmanager
+def tagged(spark: SparkSession) -> Iterator[None]:
+    """Give the jobs of this thread the tags that Spark gives to an action of the session.
+
+    So `interruptAll`, `interruptTag` and `interruptOperation` cancel them, too. Threads that
+    inherit local properties inherit the tags.
+    """
+    java, context = spark._jsparkSession, spark.sparkContext  # noqa: SLF001
+    tags = {str(java.sessionJobTag())}
+    tags |= set(filter(None, str(java.managedJobTags().get().values().mkString(",")).split(",")))
+    tags = tags.difference(context.getJobTags())
+    for tag in tags:
+        context.addJobTag(tag)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # of a stopped context; the first error counts
+            for tag in tags:
+                context.removeJobTag(tag)
 
 
 def on_session(df: DataFrame, session: SparkSession) -> DataFrame:

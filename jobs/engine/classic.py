@@ -4,7 +4,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, cast
 from weakref import WeakSet
@@ -221,7 +221,7 @@ class ClassicEngine(Engine):
         return rows_of_blocks(cast("ClassicFrame", blocks), schema, _stored_schema(schema))
 
     def described(self, label: str) -> AbstractContextManager[None]:
-        return storing(self._spark.sparkContext, label)
+        return storing(self._spark, label)
 
     def cutting_files_by(self, conf: Mapping[str, str]) -> AbstractContextManager[None]:
         """Set the user's session to these split settings while a plan is made, then restore it.
@@ -239,26 +239,31 @@ def _stored_schema(schema: StructType) -> pa.Schema:
 
 
 @contextmanager
-def storing(context: SparkContext, label: str) -> Iterator[None]:
+def storing(spark: SparkSession, label: str) -> Iterator[None]:
     """Show `label` in Spark's UI for the jobs that run meanwhile; make workers check their code.
+
+    Spark cancels these jobs as it cancels the session's own.
 
     Raises:
         IncompatibleError: a worker runs other code than the driver.
     """
+    context = spark.sparkContext
     wanted = {"spark.job.description": label, CHECKED: "1"}
     before = {name: context.getLocalProperty(name) for name in wanted}
     try:
         for name, value in wanted.items():
             context.setLocalProperty(name, value)
-        yield
+        with catalyst.tagged(spark):
+            yield
     except JVM_ERRORS as error:
         ours = _INCOMPATIBLE.search(str(error))
         if ours is None:
             raise
         raise IncompatibleError(ours[1]) from error
     finally:
-        for name, old in before.items():
-            context.setLocalProperty(name, old)  # type: ignore[arg-type]
+        with suppress(Exception):  # of a stopped context; the first error counts
+            for name, old in before.items():
+                context.setLocalProperty(name, old)  # type: ignore[arg-type]
 
 
 class _AsIs:

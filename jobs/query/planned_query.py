@@ -80,6 +80,9 @@ from durable_shuffle.shuffle.log.records import Seal
 _BOUNDS = "spark.durableShuffle.range.bounds"
 """Key under which DESCRIBE keeps the bounds of a range exchange."""
 
+_HASHES_MAPS = {"spark.sql.legacy.allowHashOnMapType": "true"}
+"""Spark's planner sorts the maps of a key, and hashes them; its analyzer refuses to hash maps."""
+
 
 class PlannedQuery:
     """One query, planned under one set of split settings."""
@@ -307,7 +310,7 @@ class PlannedQuery:
         schema = schema_of(cut.node.plan)
         kinds = self.engine.kinds_in_jvm(schema)
         transfer = transfer_settings(schema, large_rows=large_rows) if kinds is None else {}
-        session = catalyst.planning_session(self.spark, {**transfer, **self.conf})
+        session = catalyst.planning_session(self.spark, {**transfer, **self.conf, **_HASHES_MAPS})
         with catalyst.active(session):
             rows = rows_of(session, plan)
             producers = int(catalyst.partition_count(rows))

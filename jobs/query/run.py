@@ -9,11 +9,13 @@ plans of a later run follow from the same sizes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.jobs.query.at_risk import AtRisk
@@ -157,7 +159,8 @@ class QueryRun:
         self._tell_plan()
         context, tag = self._spark.sparkContext, self._tag
         context.addJobTag(tag)  # the threads inherit it
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query") as pool:
+        threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query")
+        with catalyst.tagged(self._spark), threads as pool:
             try:
                 self._start(pool)
                 while self._running:
@@ -174,10 +177,12 @@ class QueryRun:
                     self._start(pool)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                context.cancelJobsWithTag(tag)
+                with suppress(Exception):  # of a stopped context; the first error counts
+                    context.cancelJobsWithTag(tag)
                 raise
             finally:
-                context.removeJobTag(tag)
+                with suppress(Exception):
+                    context.removeJobTag(tag)
         return self.stored
 
     def _plan_again(self) -> None:

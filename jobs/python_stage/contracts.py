@@ -1,7 +1,8 @@
 """Checks the batches that user functions yield against the declared schema. Runs in workers.
 
 Columns must have the declared names, order and types. Other layouts of the same values
-(dictionaries, views, large offsets, another time zone of the same instants) are converted.
+(dictionaries, views, large offsets, another time zone of the same instants, a column without any
+value) are converted.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from durable_shuffle.serialization.arrow_schemas import storable_batch, storable_schema
+from durable_shuffle.serialization.arrow_schemas import storable_batch
 from durable_shuffle.serialization.errors import InvalidInputError
 
 
@@ -66,7 +67,7 @@ def check_schema(yielded: pa.Schema, expected: pa.Schema, what: str) -> None:
                 f"{what} must yield column {field.name!r} of type {field.type} at position {i}, "
                 f"found column {other.name!r} of type {other.type}"
             )
-        if _meaning(other.type) != _meaning(field.type):
+        if not _fits(other.type, field.type):
             raise InvalidInputError(
                 f"{what} must yield column {field.name!r} of type {field.type}, found type "
                 f"{other.type}"
@@ -89,26 +90,46 @@ def _without_nulls(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.Re
     return batch
 
 
-def _meaning(kind: pa.DataType) -> object:
-    """Return a value that is equal for two types if their values convert without loss."""
-    if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
-        return _meaning(kind.value_type)
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether values of one type convert to the other without loss, as Spark takes them.
+
+    A timestamp keeps its microseconds, with a zone or without. A decimal may have another
+    precision and scale: a value that would lose digits is refused when it is converted.
+    """
+    if pt.is_dictionary(found) or pt.is_run_end_encoded(found):
+        return _fits(found.value_type, wanted)
+    if pt.is_null(found):
+        return True
+    if pt.is_timestamp(found) and pt.is_timestamp(wanted):
+        return bool(found.unit == wanted.unit)
+    if pt.is_decimal(found) and pt.is_decimal(wanted):
+        return True
+    if pt.is_map(found) and pt.is_map(wanted):
+        keys = _fits(found.key_type, wanted.key_type)
+        return keys and _fits(found.item_type, wanted.item_type)
+    if _is_list(found) and _is_list(wanted):
+        return _fits(found.value_type, wanted.value_type)
+    if pt.is_struct(found) and pt.is_struct(wanted):
+        pairs = zip(_fields(found), _fields(wanted), strict=False)
+        same = all(a.name == b.name and _fits(a.type, b.type) for a, b in pairs)
+        return same and bool(found.num_fields == wanted.num_fields)
+    return bool(_plain(found) == _plain(wanted))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is a list of any length, in any layout."""
+    kinds = (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view)
+    return any(is_kind(kind) for is_kind in kinds)
+
+
+def _fields(kind: pa.StructType) -> list[pa.Field]:
+    return [kind.field(i) for i in range(kind.num_fields)]
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type with 32-bit offsets, of texts and bytes in any layout."""
     if pt.is_large_string(kind) or pt.is_string_view(kind):
         return pa.string()
     if pt.is_large_binary(kind) or pt.is_binary_view(kind):
         return pa.binary()
-    if pt.is_timestamp(kind):
-        return ("timestamp", kind.unit, kind.tz is not None)
-    if pt.is_map(kind):
-        return ("map", _meaning(kind.key_type), _meaning(kind.item_type))
-    if (
-        pt.is_list(kind)
-        or pt.is_large_list(kind)
-        or pt.is_list_view(kind)
-        or pt.is_large_list_view(kind)
-    ):
-        return ("list", _meaning(kind.value_type))
-    if pt.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return ("struct", *((field.name, _meaning(field.type)) for field in fields))
-    return storable_schema(pa.schema([("x", kind)])).field(0).type
+    return kind

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.rows.external_sort import Scratch, sorted_batches
@@ -121,11 +122,16 @@ def run_grouped(
         scratch=scratch,
     )
     with_key = reducer.takes_key()
+    signed = any(
+        pt.is_floating(kind) or pt.is_struct(kind)
+        for kind in (schema.field(name).type for name in by)
+    )
     columns = [schema.get_field_index(name) for name in by]
     for first, group in _groups(rows, by):
         content: Any = group if reducer.streamed else pa.Table.from_batches(list(group), schema)
         if with_key:
-            made = reducer.function(tuple(first.column(n)[0] for n in columns), content)
+            key = tuple(first.column(n)[0] for n in columns)
+            made = reducer.function(tuple(map(_unsigned_zero, key)) if signed else key, content)
         else:
             made = reducer.function(content)
         if made is None:
@@ -136,6 +142,16 @@ def run_grouped(
         yield from [made] if isinstance(made, (pa.Table, pa.RecordBatch)) else made
         for _ in group:  # skip the rows that the function did not read
             pass
+
+
+def _unsigned_zero(value: pa.Scalar) -> pa.Scalar:
+    """Return the value that stands for all equal ones of a group: 0.0 for -0.0, as in Spark."""
+    if pt.is_floating(value.type) and value.as_py() == 0:
+        return pa.scalar(0.0, value.type)
+    if pt.is_struct(value.type) and value.is_valid:
+        fields = {name: _unsigned_zero(part).as_py() for name, part in value.items()}
+        return pa.scalar(fields, value.type)
+    return value
 
 
 def _groups(

@@ -83,6 +83,58 @@ def test_map_with_another_schema_is_named(
     assert not any(stage.sealed for stage in shuffle.stages())
 
 
+@pytest.mark.parametrize(
+    ("declared", "values"),
+    [
+        ("string", pa.nulls(3)),
+        ("array<string>", pa.array([[None], [], None], pa.list_(pa.null()))),
+        ("struct<a:int>", pa.array([{"a": None}] * 3, pa.struct([("a", pa.null())]))),
+        ("struct<a:int>", pa.nulls(3)),
+        ("map<string,long>", pa.array([[("k", None)]] * 3, pa.map_(pa.string(), pa.null()))),
+        ("timestamp", pa.array([1, -1, None], pa.timestamp("us"))),
+        ("timestamp_ntz", pa.array([1, -1, None], pa.timestamp("us", "Asia/Tokyo"))),
+        ("array<timestamp>", pa.array([[1], [], None], pa.list_(pa.timestamp("us")))),
+        ("decimal(10,2)", pa.array([1, -2, None], pa.decimal128(10, 0))),
+        ("decimal(38,2)", pa.array([1, -2, None], pa.decimal128(10, 1))),
+    ],
+    ids=str,
+)
+def test_a_map_function_may_yield_what_spark_takes(
+    session: SparkSession, shuffle: DurableShuffle, declared: str, values: pa.Array
+) -> None:
+    """`mapInArrow` takes these Arrow types for the declared one; the rows are the same."""
+
+    def make(batches: Batches) -> Batches:
+        for batch in batches:
+            ids = batch.column(0)
+            yield pa.record_batch({"id": ids, "v": values.slice(0, batch.num_rows)})
+
+    df, schema = session.range(0, 3, 1, 1), f"id long, v {declared}"
+    stored = shuffle.stage(df, map=make, map_schema=schema, keys="id", num_partitions=2)
+    assert sorted(stored.collect(), key=str) == sorted(
+        df.mapInArrow(make, schema).collect(), key=str
+    )
+
+
+def test_a_decimal_that_would_lose_digits_is_refused(
+    session: SparkSession, shuffle: DurableShuffle
+) -> None:
+    """Another scale is taken only if each value keeps its digits."""
+
+    def make(batches: Batches) -> Batches:
+        for _batch in batches:
+            yield pa.record_batch({"v": pa.array(["0.125"]).cast(pa.decimal128(5, 3))})
+
+    with pytest.raises(InvalidInputError, match="column 'v': cannot store decimal"):
+        shuffle.stage(
+            session.range(0, 1, 1, 1),
+            map=make,
+            map_schema="v decimal(10,2)",
+            keys=lambda b: [0] * b.num_rows,
+            num_partitions=1,
+        )
+
+
 def test_reducer_with_another_schema_is_named(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:

@@ -299,3 +299,30 @@ def test_bad_sort_keys_are_named(given_keys: Any, message: str) -> None:
     schema = pa.schema([("a", pa.int64()), ("l", pa.list_(pa.int64()))])
     with pytest.raises(InvalidInputError, match=message):
         sort_keys(given_keys, schema)
+
+
+def test_a_key_of_zero_has_no_sign() -> None:
+    """-0.0 and 0.0 are one group, whose key is 0.0 as in Spark, also inside a struct."""
+    for kind in (pa.float64(), pa.float32()):
+        for values in ([-0.0, 0.0], [0.0, -0.0], [-0.0]):
+            plain = pa.array(values, kind)
+            for column in (plain, pa.StructArray.from_arrays([plain], ["a"])):
+                table = pa.table({"k": column})
+                keys: list[Any] = []
+
+                def see(key: tuple[Any, ...], group: pa.Table, seen: list[Any] = keys) -> pa.Table:
+                    seen.append(key[0].as_py())
+                    return group
+
+                made = run_grouped(
+                    Grouped(see),
+                    iter(table.to_batches()),
+                    by=("k",),
+                    sort_by=(),
+                    schema=table.schema,
+                    memory_bytes=1 << 20,
+                    batch_rows=10,
+                    scratch=Scratch(None),
+                )
+                assert sum(group.num_rows for group in made) == len(values)
+                assert [str(key) for key in keys] in (["0.0"], ["{'a': 0.0}"])

@@ -6,6 +6,7 @@ that of Spark's adaptive coalescing: contiguous runs of partitions, alike on all
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -53,3 +54,15 @@ def group_alike(sides: Sequence[Sequence[int]], rule: GroupingRule) -> tuple[Gro
         held += size
     groups.append((first, len(sizes)))
     return tuple(groups)
+
+
+def even_groups(partitions: int, groups: int) -> tuple[Group, ...]:
+    """Return about equally long runs that cover all partitions once, in order.
+
+    Args:
+        partitions: from 1.
+        groups: how many are wanted; at least one and at most `partitions` are returned.
+    """
+    count = min(partitions, max(1, groups))
+    ends = [partitions * number // count for number in range(count + 1)]
+    return tuple(pairwise(ends))

@@ -180,6 +180,7 @@ class Consumers:
             memory_bytes=report.output_bytes,
             # what a consumer that has finished published never changes
             fingerprint=f"{path.folder} consumed by {request.consumer}",
+            ordered=False,
         )
         return self._engine.read_rows(request.schema, back), report
 

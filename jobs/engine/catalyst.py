@@ -7,6 +7,7 @@ and statistics, so that Spark plans no second exchange on the key.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
@@ -25,6 +26,9 @@ from durable_shuffle.jobs.identity.plan.jvm import (
 )
 from durable_shuffle.serialization.errors import IncompatibleError
 
+_SHUFFLE = "ShuffleExchangeExec"
+_PARTITIONS_APART = frozenset({"UnionExec", "CoalesceExec", "CartesianProductExec"})
+"""Operators whose partitions are not those of their children, or whose number the user gave."""
 _LOGICAL_RDD = "org.apache.spark.sql.execution.LogicalRDD"
 
 
@@ -99,8 +103,34 @@ def executor_count(spark: SparkSession) -> int:
 def native_exchanges(df: DataFrame) -> int:
     """Return how many of Spark's own shuffle exchanges the physical plan contains."""
     plan = df._jdf.queryExecution().executedPlan()  # noqa: SLF001
-    names = [str(node.getClass().getSimpleName()) for node in every(plan)]
-    return names.count("ShuffleExchangeExec")
+    return sum(_name(node) == _SHUFFLE for node in every(plan))
+
+
+def may_be_coalesced(df: DataFrame) -> bool:
+    """Return whether adaptive execution would join small partitions of `df`.
+
+    It does if all rows come from shuffles whose number of partitions the user did not ask for.
+    Joined partitions must keep the order of rows: with one, only ranges of that order are joined.
+    """
+    plan = df._jdf.queryExecution().executedPlan()  # noqa: SLF001
+    order = plan.outputOrdering()
+    if not order.isEmpty():
+        ranges = plan.outputPartitioning()
+        if _name(ranges) != "RangePartitioning" or not ranges.ordering().equals(order):
+            return False
+    return _from_shuffles(plan)
+
+
+def _from_shuffles(node: Any) -> bool:
+    name = _name(node)
+    if name == _SHUFFLE:
+        return "BY_NUM" not in str(node.shuffleOrigin())
+    below = [one for one in items(node.children()) if _name(one) != "BroadcastExchangeExec"]
+    return name not in _PARTITIONS_APART and bool(below) and all(map(_from_shuffles, below))
+
+
+def _name(obj: Any) -> str:
+    return str(obj.getClass().getSimpleName())
 
 
 def key_positions(df: DataFrame, keys: DataFrame) -> tuple[int, ...] | None:
@@ -156,6 +186,7 @@ def with_durable_rows(
     partitions: int,
     row_count: int,
     data_bytes: int,
+    ordered: bool,
 ) -> DataFrame:
     """Return a DataFrame with the columns of `df` whose rows come from `rdd`.
 
@@ -166,6 +197,7 @@ def with_durable_rows(
         hashed_by: positions of the columns by whose Spark hash the rows are partitioned; empty if
             they are not hash partitioned.
         data_bytes: estimated uncompressed size.
+        ordered: each partition of `rdd` has the rows in the order of `df`.
     """
     session = df.sparkSession
     jvm: Any = session._jvm  # noqa: SLF001
@@ -177,8 +209,21 @@ def with_durable_rows(
     else:
         partitioning = physical.UnknownPartitioning(partitions)
     size = statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
-    plan = logical_rdd(session, output, rdd, partitioning, size)
+    plan = logical_rdd(
+        session, output, rdd, partitioning, size, kept_order(df) if ordered else None
+    )
     return _of_rows(session, plan)
+
+
+def kept_order(df: DataFrame) -> Any | None:
+    """Return the order of the rows within each partition of `df`, a Scala Seq; None if it has none.
+
+    Spark's writers rely on it: they sort again if they do not know that rows are sorted.
+    """
+    plan = analyzed_plan(df)
+    output, order = plan.outputSet(), plan.outputOrdering()
+    known = takewhile(lambda key: key.references().subsetOf(output), items(order))
+    return to_seq(df.sparkSession._jvm, list(known)) or None  # noqa: SLF001
 
 
 def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
@@ -204,15 +249,16 @@ def _with_defaults(jvm: Any, name: str, *arguments: Any) -> Any:
     return getattr(jvm, full_name)(*arguments, *defaults)
 
 
-def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
+def from_rdd(session: SparkSession, output: Any, rdd: Any, order: Any | None = None) -> DataFrame:
     """Return a DataFrame over an RDD of Spark's internal rows.
 
     Args:
         output: a Seq of attributes, one per column.
+        order: a Seq of sort orders that the rows of each partition are in.
     """
     jvm: Any = session._jvm  # noqa: SLF001
     unknown = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")
-    plan = logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None)
+    plan = logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None, order)
     return _of_rows(session, plan)
 
 
@@ -259,16 +305,25 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
 
 
 def logical_rdd(
-    session: SparkSession, output: Any, rdd: Any, partitioning: Any, size: Any | None
+    session: SparkSession,
+    output: Any,
+    rdd: Any,
+    partitioning: Any,
+    size: Any | None,
+    order: Any | None = None,
 ) -> Any:
-    """Return a `LogicalRDD`, a leaf of a logical plan over an RDD of Spark's internal rows."""
+    """Return a `LogicalRDD`, a leaf of a logical plan over an RDD of Spark's internal rows.
+
+    Args:
+        order: a Seq of sort orders that the rows of each partition are in.
+    """
     jvm: Any = session._jvm  # noqa: SLF001
     none, nil = getattr(jvm, "scala.Option").empty(), to_seq(jvm, [])
     arguments: list[Any] = [
         output,
         rdd,
         partitioning,
-        nil,
+        nil if order is None else order,
         False,
         none,
         session._jsparkSession,  # noqa: SLF001

@@ -23,6 +23,7 @@ from durable_shuffle.jobs.engine.arrow_schema import (
     narrow_schema,
 )
 from durable_shuffle.jobs.engine.engine import (
+    COALESCES,
     Engine,
     Planned,
     ReadBack,
@@ -60,6 +61,7 @@ _INCOMPATIBLE = re.compile(
     rf"{IncompatibleError.__module__}\.{IncompatibleError.__qualname__}: (.+)"
 )
 """Finds our error in the text of a worker's traceback."""
+_COALESCE_PARTITIONS = "spark.sql.adaptive.coalescePartitions.enabled"
 _LOG = logging.getLogger(__name__)
 _STARTED: WeakSet[SparkContext] = WeakSet()
 """Applications whose executors were told to start Python."""
@@ -115,6 +117,7 @@ class ClassicEngine(Engine):
     ) -> Planned:
         kinds = None if to_python else self.kinds_in_jvm(df.schema)
         transfer = transfer_settings(df.schema, large_rows=large_rows) if kinds is None else {}
+        conf = {key: value for key, value in conf.items() if key != COALESCES}
         session = catalyst.planning_session(self._spark, {**transfer, **conf})
         number = F.lit(0).cast("long") if kinds is None else None
         shaped = cast("ClassicFrame", with_partition_ids(df, cols, n, number))
@@ -127,7 +130,7 @@ class ClassicEngine(Engine):
                 catalyst.partition_count(shaped),
                 identify_splits(shaped),
                 catalyst.native_exchanges(shaped),
-                dict(conf),
+                {**conf, COALESCES: str(n is None and catalyst.may_be_coalesced(shaped)).lower()},
                 kinds=kinds,
             )
 
@@ -200,9 +203,15 @@ class ClassicEngine(Engine):
             partitions=back.stored.tasks,
             row_count=back.row_count,
             data_bytes=back.memory_bytes,
+            ordered=back.ordered,
         )
         self.stage_of_rdd[int(rdd.id())] = back.fingerprint
         return frame
+
+    def coalesces(self) -> bool:
+        conf = self._spark.conf
+        switches = ("spark.sql.adaptive.enabled", _COALESCE_PARTITIONS)
+        return all(conf.get(switch) == "true" for switch in switches)
 
     def stored_rdd(self, session: SparkSession, stored: StoredRows, schema: StructType) -> Any:
         """Return Spark's RDD of internal rows over stored rows, one partition per task.

@@ -24,6 +24,9 @@ from durable_shuffle.jobs.engine.tasks import (
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 
+COALESCES = "spark.durableShuffle.coalesces"
+"""Key under which DESCRIBE keeps whether adaptive execution would join small partitions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -54,6 +57,8 @@ class ReadBack:
     row_count: int
     memory_bytes: int
     fingerprint: str
+    ordered: bool
+    """Whether each partition has the rows in the order of the stored DataFrame."""
 
 
 class Engine(ABC):
@@ -164,6 +169,10 @@ class Engine(ABC):
         numbers = self._spark.range(0, tasks, 1, tasks)
         with self.described(label):
             return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
+
+    def coalesces(self) -> bool:
+        """Return whether this session joins small partitions of a shuffle when it reads them."""
+        return False
 
     def described(self, label: str) -> AbstractContextManager[None]:
         """Show `label` in Spark's UI for the jobs that run meanwhile, if the session can."""

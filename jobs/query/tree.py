@@ -210,7 +210,7 @@ def rows_of(session: SparkSession, plan: Any) -> DataFrame:
 
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
     """
-    return catalyst.from_rdd(session, plan.output(), plan.execute())
+    return catalyst.from_rdd(session, plan.output(), plan.execute(), plan.outputOrdering())
 
 
 def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataFrame:

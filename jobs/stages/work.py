@@ -16,11 +16,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.engine.checks import NO_STREAM, check_columns, check_frame, check_key
-from durable_shuffle.jobs.engine.engine import Engine, Planned, ReadBack
+from durable_shuffle.jobs.engine.engine import COALESCES, Engine, Planned, ReadBack
 from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, stored_rows
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.recovery.grouping import even_groups
 from durable_shuffle.serialization.errors import ConflictError, InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import check_name
@@ -29,6 +30,8 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import check_partition_count
 
 R_co = TypeVar("R_co", covariant=True)
+_LEAST_BYTES = 1 << 20
+"""A task reads several partitions of a checkpoint that together have less; Spark's own minimum."""
 
 
 class InputsChangedError(ConflictError):
@@ -184,12 +187,18 @@ class FrameWork(StageWork[DataFrame]):
         return self.engine.plan(self._df, self._cols, self._n, conf, large_rows=large_rows)
 
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> DataFrame:
+        groups = None
+        coalesced = stage.describe.planning.get(COALESCES) == "true" and self.engine.coalesces()
+        if coalesced and stage.describe.partitioner == PASSTHROUGH:
+            least = -(-seal.memory_bytes // _LEAST_BYTES)
+            groups = even_groups(stage.describe.partitions, least)
         back = ReadBack(
-            stored=stored_rows(stage, seal, settings=settings),
+            stored=stored_rows(stage, seal, settings=settings, groups=groups),
             hashed_by=stage.describe.keys,
             row_count=seal.rows,
             memory_bytes=seal.memory_bytes,
             fingerprint=f"{stage.path.name}-{stage.path.fingerprint}",
+            ordered=stage.describe.partitioner == PASSTHROUGH,
         )
         return self.engine.read(self._df, back)
 

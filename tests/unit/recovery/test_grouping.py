@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable_shuffle.recovery.grouping import GroupingRule, group_alike
+from durable_shuffle.recovery.grouping import GroupingRule, even_groups, group_alike
 from durable_shuffle.serialization.errors import InvalidInputError
 
 SIZES = st.lists(st.integers(0, 1000), min_size=1, max_size=40)
@@ -43,3 +43,14 @@ def test_bad_input_is_refused() -> None:
             group_alike(sides, rule)
     with pytest.raises(InvalidInputError):
         GroupingRule(0, 1, 1)
+
+
+@pytest.mark.parametrize(("partitions", "groups"), [(1, 0), (4, 1), (4, 9), (7, 3), (200, 20)])
+def test_even_groups_cover_all_partitions_in_order(partitions: int, groups: int) -> None:
+    """No run is empty, and lengths differ by at most one."""
+    made = even_groups(partitions, groups)
+    assert [k for first, end in made for k in range(first, end)] == list(range(partitions))
+    lengths = {end - first for first, end in made}
+    assert len(made) == min(partitions, max(1, groups))
+    assert max(lengths) - min(lengths) <= 1
+    assert min(lengths) >= 1

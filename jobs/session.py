@@ -18,7 +18,13 @@ from durable_shuffle.jobs.consume.run import (
 from durable_shuffle.jobs.consume.task import OnNewCode
 from durable_shuffle.jobs.deploy.preflight import default_url, preflight
 from durable_shuffle.jobs.deploy.ship import is_connect, ship
-from durable_shuffle.jobs.engine.checks import check_option, check_version
+from durable_shuffle.jobs.engine.checks import (
+    NO_STREAM,
+    check_columns,
+    check_frame,
+    check_option,
+    check_version,
+)
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.connect import ConnectEngine
 from durable_shuffle.jobs.engine.engine import Engine
@@ -291,6 +297,9 @@ class DurableShuffle(Calls, StoredStages):
             FencedError: a newer driver claimed the job.
         """
         request = check_consume(consumer, process, schema, checkpoint_every, resume, on_new_code)
+        if not isinstance(df_or_stage, StageInfo):
+            check_frame(df_or_stage, streaming=NO_STREAM)
+            check_columns(df_or_stage.schema)
         if self._path(df_or_stage) is None:
             df_or_stage = self.checkpoint(cast("DataFrame", df_or_stage), name=name)
         path = self._path(df_or_stage)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame
 
+from durable_shuffle.jobs.engine import arrow_schema
 from durable_shuffle.jobs.engine.arrow_schema import narrow_positions
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.identity.plan.jvm import (
@@ -160,6 +161,18 @@ def narrow_decimals(df: DataFrame) -> DataFrame:
         long = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.UnscaledValue")(columns[i])
         columns[i] = alias(jvm, long, df.columns[i])
     return project(df, to_seq(jvm, columns))
+
+
+def with_unique_fields(df: DataFrame) -> DataFrame:
+    """Return `df` with other names for the fields of a struct that have one name.
+
+    Args:
+        df: its columns have unique names.
+    """
+    types = [(field.name, field.dataType) for field in df.schema]
+    renamed = {name: arrow_schema.with_unique_fields(kind) for name, kind in types}
+    casts = {name: F.col(name).cast(renamed[name]) for name, kind in types if renamed[name] != kind}
+    return cast("DataFrame", df.withColumns(casts)) if casts else df
 
 
 def alias(jvm: Any, expression: Any, name: str) -> Any:

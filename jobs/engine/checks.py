@@ -92,8 +92,10 @@ def check_columns(schema: StructType) -> None:
         for part in _parts(field.dataType):
             if isinstance(part, _NOT_CARRIED) or _holds_required_void(part):
                 raise InvalidInputError(
-                    f"column {field.name!r} of type {part.simpleString()} cannot be stored: Spark "
-                    "does not hand it to Python as Arrow; cast it first"
+                    f"column {field.name!r} of type {part.simpleString()} cannot be stored by a "
+                    "Python worker: Spark does not hand it to Python as Arrow; cast it first, or "
+                    "use checkpoint(), repartition() or query() of a classic session with "
+                    "rows_in='auto'"
                 )
 
 

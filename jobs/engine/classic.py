@@ -22,6 +22,7 @@ from durable_shuffle.jobs.engine.arrow_schema import (
     narrow_arrow_schema,
     narrow_schema,
 )
+from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.jobs.engine.engine import (
     COALESCES,
     Engine,
@@ -53,6 +54,7 @@ from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
 from durable_shuffle.jobs.jvm_rows.encoder import BATCH_PAGES, pages_of_rows
 from durable_shuffle.jobs.jvm_rows.files import rows_of_files
+from durable_shuffle.jobs.jvm_rows.kinds import carried_schema
 from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
 from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import IncompatibleError
@@ -122,7 +124,7 @@ class ClassicEngine(Engine):
         number = F.lit(0).cast("long") if kinds is None else None
         shaped = cast("ClassicFrame", with_partition_ids(df, cols, n, number))
         if kinds is None:
-            shaped = catalyst.narrow_decimals(shaped)
+            shaped = catalyst.narrow_decimals(catalyst.with_unique_fields(shaped))
         shaped = catalyst.on_session(shaped, session)
         with self.cutting_files_by(conf):
             return Planned(
@@ -137,6 +139,10 @@ class ClassicEngine(Engine):
     def kinds_in_jvm(self, schema: StructType) -> str | None:
         """Return the kinds of these columns if the JVM encodes and decodes them, else None."""
         return self.route.kinds(schema, _stored_schema(schema))
+
+    def check_columns(self, schema: StructType) -> None:
+        if carried_schema(schema) == schema or self.kinds_in_jvm(schema) is None:
+            check_columns(schema)
 
     def why_python(self, schema: StructType) -> str:
         return self.route.why_python(schema, _stored_schema(schema))

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN, in_a_column
 from durable_shuffle.jobs.engine.tasks import (
     ID_COLUMN,
@@ -169,6 +170,14 @@ class Engine(ABC):
         numbers = self._spark.range(0, tasks, 1, tasks)
         with self.described(label):
             return [row.asDict() for row in numbers.mapInArrow(function, schema).collect()]
+
+    def check_columns(self, schema: StructType) -> None:
+        """Refuse columns that cannot be stored.
+
+        Raises:
+            InvalidInputError: names the column and its type.
+        """
+        check_columns(schema)
 
     def coalesces(self) -> bool:
         """Return whether this session joins small partitions of a shuffle when it reads them."""

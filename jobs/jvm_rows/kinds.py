@@ -18,23 +18,33 @@ its children. There is nothing between them.
 Every kind but `n` has a validity buffer in the frame, which may be empty if there are no nulls.
 A decimal that is stored as its unscaled long (`arrow_schemas.unscaled_field`) has the kind `8`.
 Dates, times, timestamps, intervals and floating-point numbers are integers of their width here.
+Variants and calendar intervals are bytes: in Spark's row they are a reference to bytes, too. The
+elements of `array()`, of which there are none, are longs.
 
 Example: `8s(4as)ms4` has four columns: a long; a string; a struct of an int and an array of
 strings; a map from strings to ints.
 """
 
 from types import MappingProxyType
+from typing import cast
 
 import pyarrow as pa
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    CalendarIntervalType,
     DataType,
     DecimalType,
+    IntegerType,
+    LongType,
     MapType,
     NullType,
+    StructField,
     StructType,
     UserDefinedType,
+    VariantType,
+    YearMonthIntervalType,
 )
 
 _LONG_DIGITS = 18
@@ -58,6 +68,9 @@ _FLAT = MappingProxyType(
         "TimestampType": ("8", pa.timestamp("us", "UTC")),
         "TimestampNTZType": ("8", pa.timestamp("us")),
         "DayTimeIntervalType": ("8", pa.duration("us")),
+        "YearMonthIntervalType": ("4", pa.int32()),
+        "CalendarIntervalType": ("s", pa.binary()),
+        "VariantType": ("s", pa.binary()),
         "TimeType": ("8", pa.time64("ns")),
     }
 )
@@ -102,6 +115,8 @@ def _kind(name: str, kind: DataType, stored: pa.DataType) -> str:
     bound, so there they are not covered.
     """
     kind = _plain(kind)
+    if isinstance(kind, NullType) and pa.types.is_int64(stored):
+        return "8"
     if type(kind) in _COVERED:
         letter, expected = _COVERED[type(kind)]
         if stored == expected:
@@ -123,6 +138,47 @@ def _kind(name: str, kind: DataType, stored: pa.DataType) -> str:
             fields = [_kind(f"{name}.{f.name}", f.dataType, child.type) for f, child in pairs]
             return f"({''.join(fields)})"
     raise UncoveredTypeError(f"column {name}: {kind.simpleString()}, stored as {stored}")
+
+
+def carried_schema(schema: StructType) -> StructType:
+    """Return the schema with each type that Python cannot get replaced by the one it is stored as.
+
+    That type has the same bytes inside Spark's rows, so only the JVM can write and read it. There,
+    a year-month interval is an int, and the parts of a variant or of a calendar interval lie one
+    after the other in the bytes of one value. A user-defined type is its SQL type.
+    """
+    return cast("StructType", _carried(schema))
+
+
+def _carried(kind: DataType) -> DataType:
+    if isinstance(kind, UserDefinedType):
+        return _carried(kind.sqlType())
+    if isinstance(kind, YearMonthIntervalType):
+        return IntegerType()
+    if isinstance(kind, (CalendarIntervalType, VariantType)):
+        return BinaryType()
+    if isinstance(kind, ArrayType):
+        inner, nullable = _element(kind.elementType, nullable=kind.containsNull)
+        return ArrayType(inner, nullable)
+    if isinstance(kind, MapType):
+        key, _ = _element(kind.keyType, nullable=False)
+        value, nullable = _element(kind.valueType, nullable=kind.valueContainsNull)
+        return MapType(key, value, nullable)
+    if isinstance(kind, StructType):
+        types = [_carried(field.dataType) for field in kind]
+        fields = zip(kind, types, strict=True)
+        return StructType([StructField(f.name, t, f.nullable, f.metadata) for f, t in fields])
+    return kind
+
+
+def _element(kind: DataType, *, nullable: bool) -> tuple[DataType, bool]:
+    """Return the stored type of elements. Those of `array()` are void and never null, as none are.
+
+    Void takes no bytes in a frame, so a few bytes could claim any number of elements.
+    """
+    if isinstance(kind, NullType) and not nullable:
+        return LongType(), True
+    return _carried(kind), nullable
 
 
 def _plain(kind: DataType) -> DataType:

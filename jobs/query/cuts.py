@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.jobs.identity.plan.jvm import simple_name
 from durable_shuffle.jobs.query.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
 from durable_shuffle.jobs.stages.explanation import stage_title
@@ -246,8 +245,12 @@ def _groupable(ids: list[int], piece: PlanPiece) -> Iterator[list[int]]:
         yield list(dict.fromkeys(ids))
 
 
-def classify(node: Node) -> Exchange | str:
-    """Return the description of a shuffle exchange, or why Spark must run it itself."""
+def classify(check_columns: Callable[[StructType], None], node: Node) -> Exchange | str:
+    """Return the description of a shuffle exchange, or why Spark must run it itself.
+
+    Args:
+        check_columns: raises InvalidInputError for columns that cannot be stored.
+    """
     name = simple_name(str(node.partitioning.getClass().getName()))
     kind = _KINDS.get(name)
     if kind is None:
@@ -262,7 +265,7 @@ def classify(node: Node) -> Exchange | str:
     return Exchange(kind, partitions, "REPARTITION_BY_NUM" in origin, "REBALANCE" in origin)
 
 
-def storable(node: Node) -> bool:
+def storable(node: Node, check_columns: Callable[[StructType], None]) -> bool:
     """Return True if all column types of an operator's rows can be stored."""
     try:
         check_columns(schema_of(node.plan))

@@ -7,6 +7,7 @@ pieces share operators.
 
 import threading
 from collections.abc import Collection, Container, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -138,7 +139,7 @@ class PlannedQuery:
         self._root = root
         before = self.cuts
         first = self._identities.next_number()
-        self.last, cuts = cut_plan(root, classify, first)
+        self.last, cuts = cut_plan(root, partial(classify, self.engine.check_columns), first)
         self.cuts = [*self._placed.values(), *cuts]
         self.result_cut, self._above = self._cut_result(first + len(cuts))
         self._zips_unions = any(
@@ -149,7 +150,7 @@ class PlannedQuery:
     def _cut_result(self, number: int) -> tuple[Cut | None, PlanPiece]:
         """Return a cut for the query's result rows, if they may be stored, and the piece above."""
         top = result_top(self.last)
-        if top is None or not storable(top):
+        if top is None or not storable(top, self.engine.check_columns):
             return None, self.last
         piece = PlanPiece(top, self.last.sites, self.last.native, self.last.native_shuffles)
         cut = Cut(number, top, Exchange("passthrough", 0, fixed=False), piece)
@@ -326,7 +327,8 @@ class PlannedQuery:
                 partitions = count_of(recorded[_BOUNDS])
             shaped = with_ids(rows, expression, zeros=kinds is None)
             if kinds is None:
-                shaped = catalyst.counted_to_the_end(catalyst.narrow_decimals(shaped))
+                shaped = catalyst.narrow_decimals(catalyst.with_unique_fields(shaped))
+                shaped = catalyst.counted_to_the_end(shaped)
         left = [one for one in cut.piece.cuts if isinstance(below[one.number], NativeStage)]
         native = cut.piece.native_shuffles + len(left)
         return Planned(shaped, producers, splits, native, recorded, partitions, kinds)

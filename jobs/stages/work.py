@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.engine.checks import NO_STREAM, check_columns, check_frame, check_key
+from durable_shuffle.jobs.engine.checks import NO_STREAM, check_frame, check_key
 from durable_shuffle.jobs.engine.engine import COALESCES, Engine, Planned, ReadBack
 from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, stored_rows
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -149,7 +149,7 @@ class FrameWork(StageWork[DataFrame]):
         check_frame(df, streaming=NO_STREAM)
         if n is not None:
             check_partition_count(n)
-        check_columns(df.schema)
+        engine.check_columns(df.schema)
         self.name, self.engine = name, engine
         self._df, self._n, self._cols = engine.fixed(df), n, cols
         self._partitioner = PASSTHROUGH if n is None else "round_robin"

@@ -1,4 +1,4 @@
-"""DataFrames that are refused by name: observed ones, and columns that Spark cannot pass on."""
+"""DataFrames and names that are refused, by name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,21 +51,6 @@ def test_observed_frames_are_refused(session: SparkSession, root: str) -> None:
     found = Observation("behind")
     shuffle.durable(plain).observe(found, F.count(F.lit(1)).alias("n")).collect()
     assert found.get == {"n": 10}
-
-
-def test_calendar_intervals_are_refused_by_name(session: SparkSession, root: str) -> None:
-    """Spark cannot pass them to Python, nor inside other types. A query leaves their exchanges to
-    Spark."""
-    shuffle = DurableShuffle(session, root, job="tests")
-    plain = session.range(0, 4, 1, 2).select("id", F.expr("make_interval(1, 2, 0, id)").alias("i"))
-    for df in (plain, plain.select("id", F.array("i").alias("i"))):
-        for name in ("durable", "repartition", "stage"):
-            with pytest.raises(InvalidInputError, match=r"column 'i' of type .*interval"):
-                CALLS[name](shuffle, df)
-    asked = shuffle.query(plain.repartition(3)).select("id", F.col("i").cast("string"))
-    expected = plain.select("id", F.col("i").cast("string"))
-    assert sorted(map(tuple, asked.collect())) == sorted(map(tuple, expected.collect()))
-    assert any("interval" in text for text in shuffle.report().native)
 
 
 @pytest.mark.parametrize("job", [7, b"job", ["job"], ""])

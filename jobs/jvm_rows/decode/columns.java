@@ -64,6 +64,7 @@ static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
   final Piece validPiece = new Piece(), offsetsPiece = new Piece(), dataPiece = new Piece();
   int length = 0, nulls = 0;
   private boolean waiting = false;
+  private final Part[] parts; // of each value; null if values have none
   private Arrow arrow = null;
   private byte[] valid = null, offsets = null, data = null;
   private long validAt = 0, offsetsAt = 0, dataAt = 0;
@@ -73,6 +74,10 @@ static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
     this.kind = kind;
     this.width = width;
     this.children = children;
+    boolean interval = type instanceof org.apache.spark.sql.types.CalendarIntervalType;
+    boolean variant = type instanceof org.apache.spark.sql.types.VariantType;
+    parts = kind == Kinds.BYTES && (interval || variant) ? new Part[interval ? 3 : 2] : null;
+    for (int p = 0; parts != null && p < parts.length; p++) parts[p] = new Part(this, p);
   }
 
   boolean hasOffsets() { return kind == Kinds.BYTES || kind == Kinds.LIST || kind == Kinds.MAP; }
@@ -207,7 +212,93 @@ static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
         children[0].children[0], children[0].children[1], from, offset(i + 1) - from);
   }
 
-  public org.apache.spark.sql.vectorized.ColumnVector getChild(int i) { return children[i]; }
+  public org.apache.spark.sql.vectorized.ColumnVector getChild(int i) {
+    if (parts != null) return parts[i];
+    return children[i];
+  }
+
+  /** Returns where the number at `place` of a value's bytes lies; a value has at least `least`. */
+  private long inside(int i, int place, int least) {
+    if (isNullAt(i)) throw new IllegalStateException("a null has no parts");
+    int from = offset(i), size = offset(i + 1) - from;
+    if (size < least) throw arrow.damaged(size + " bytes as a " + type);
+    return dataAt + from + place;
+  }
+
+  int intInside(int i, int place, int least) {
+    return Platform.getInt(data, inside(i, place, least));
+  }
+
+  long longInside(int i, int place, int least) {
+    return Platform.getLong(data, inside(i, place, least));
+  }
 
   private int offset(int i) { return Platform.getInt(offsets, offsetsAt + 4L * i); }
+}
+
+/** A part of each value of a column, as Spark asks for it. Of a calendar interval: months, days,
+    microseconds. Of a variant: its value, its metadata. The bytes are those of Spark's own rows:
+    the parts one after the other, for a variant behind the length of its value. */
+static final class Part extends org.apache.spark.sql.vectorized.ColumnVector {
+  private static final int INTERVAL = 16, LENGTH = 4; // bytes
+  private final Column of;
+  private final int number;
+
+  Part(Column of, int number) {
+    super(of.dataType());
+    this.of = of;
+    this.number = number;
+  }
+
+  public int getInt(int i) { return of.intInside(i, 4 * number, INTERVAL); }
+
+  public long getLong(int i) { return of.longInside(i, 8, INTERVAL); }
+
+  public byte[] getBinary(int i) {
+    int length = of.intInside(i, 0, LENGTH);
+    byte[] bytes = of.getBinary(i);
+    if (length < 0 || length > bytes.length - LENGTH)
+      throw new IllegalStateException("a variant of " + length + " bytes in " + bytes.length);
+    int end = LENGTH + length;
+    return number == 0 ? java.util.Arrays.copyOfRange(bytes, LENGTH, end)
+                       : java.util.Arrays.copyOfRange(bytes, end, bytes.length);
+  }
+
+  public void close() {}
+
+  public boolean hasNull() { return of.hasNull(); }
+
+  public int numNulls() { return of.numNulls(); }
+
+  public boolean isNullAt(int i) { return of.isNullAt(i); }
+
+  public boolean getBoolean(int i) { throw new UnsupportedOperationException(); }
+
+  public byte getByte(int i) { throw new UnsupportedOperationException(); }
+
+  public short getShort(int i) { throw new UnsupportedOperationException(); }
+
+  public float getFloat(int i) { throw new UnsupportedOperationException(); }
+
+  public double getDouble(int i) { throw new UnsupportedOperationException(); }
+
+  public org.apache.spark.sql.types.Decimal getDecimal(int i, int precision, int scale) {
+    throw new UnsupportedOperationException();
+  }
+
+  public org.apache.spark.unsafe.types.UTF8String getUTF8String(int i) {
+    throw new UnsupportedOperationException();
+  }
+
+  public org.apache.spark.sql.vectorized.ColumnarArray getArray(int i) {
+    throw new UnsupportedOperationException();
+  }
+
+  public org.apache.spark.sql.vectorized.ColumnarMap getMap(int i) {
+    throw new UnsupportedOperationException();
+  }
+
+  public org.apache.spark.sql.vectorized.ColumnVector getChild(int i) {
+    throw new UnsupportedOperationException();
+  }
 }

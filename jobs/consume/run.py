@@ -84,7 +84,7 @@ def check_consume(
     if columns is not None:
         check_columns(columns)
     check_option("on_new_code", on_new_code, ("fail", "go_on"))
-    digest = identify_function(process).digest
+    digest = identify_function(process, around=()).digest  # an upgrade is not new code
     return ConsumeRequest(consumer, process, columns, checkpoint_every, resume, on_new_code, digest)
 
 

@@ -7,6 +7,7 @@ bytes and written as 32 hex digits.
 import hashlib
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,27 +52,44 @@ def atom_digest(obj: object) -> bytes | None:
     return None
 
 
-def data_parts(obj: object) -> list[bytes | str] | None:
-    """Return the parts to digest of arrays and Arrow data, by content; None for anything else."""
-    if isinstance(obj, np.ndarray) and type(obj) is np.ndarray and not obj.dtype.hasobject:
-        head = [obj.dtype.str, repr(obj.dtype.descr), repr(obj.shape)]
-        return ["ndarray", *head, obj.tobytes()]
-    if isinstance(obj, np.generic) and not obj.dtype.hasobject:
-        return ["numpy scalar", obj.dtype.str, obj.tobytes()]
-    if isinstance(obj, pa.Schema):
-        return ["schema", obj.serialize().to_pybytes()]
-    if isinstance(obj, pa.DataType | pa.Field):
-        field = obj if isinstance(obj, pa.Field) else pa.field("", obj)
-        return [type(obj).__name__, pa.schema([field]).serialize().to_pybytes()]
-    if isinstance(obj, pa.Scalar):
+def data_parts(obj: Any) -> list[bytes | str] | None:
+    """Return the parts to digest of arrays and Arrow data, by content; None for anything else.
+
+    Subclasses of the user's are something else: their methods count, too.
+    """
+    kind = type(obj)
+    home = str(kind.__module__).partition(".")[0]
+    if home == "numpy":
+        return _numpy_parts(obj, kind)
+    return _arrow_parts(obj, kind) if home == "pyarrow" else None
+
+
+def _numpy_parts(obj: Any, kind: type) -> list[bytes | str] | None:
+    if not (kind is np.ndarray or issubclass(kind, np.generic)) or obj.dtype.hasobject:
+        return None
+    layout = "" if kind is not np.ndarray else f"{obj.shape} {obj.flags.fnc} {obj.flags.writeable}"
+    # the layout in memory decides the order of sums; views of other arrays are sent as copies
+    return [kind.__name__, repr(obj.dtype.__reduce__()), layout, obj.tobytes()]
+
+
+def _arrow_parts(obj: Any, kind: type) -> list[bytes | str] | None:
+    name = kind.__name__
+    if issubclass(kind, pa.Schema):
+        return [name, obj.serialize().to_pybytes()]
+    if issubclass(kind, pa.DataType | pa.Field):
+        field = obj if issubclass(kind, pa.Field) else pa.field("", obj)
+        return [name, pa.schema([field]).serialize().to_pybytes()]
+    if issubclass(kind, pa.Scalar):
         obj = pa.array([obj.as_py()], obj.type)
-    if isinstance(obj, pa.Array | pa.ChunkedArray):
+    elif not issubclass(kind, pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table):
+        return None
+    chunks = [name]
+    if issubclass(kind, pa.Array | pa.Scalar | pa.ChunkedArray):
         obj = pa.table({"": obj})
-    if isinstance(obj, pa.RecordBatch):
+    if issubclass(kind, pa.RecordBatch):
         obj = pa.Table.from_batches([obj])
-    if isinstance(obj, pa.Table):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, obj.schema) as writer:
-            writer.write_table(obj.combine_chunks())
-        return ["arrow", sink.getvalue().to_pybytes()]
-    return None
+    chunks += [str([len(chunk) for chunk in column.chunks]) for column in obj.columns]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, obj.schema) as writer:
+        writer.write_table(obj.combine_chunks())
+    return [*chunks, sink.getvalue().to_pybytes()]

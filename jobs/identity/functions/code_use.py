@@ -1,17 +1,14 @@
-"""The digest of a code object, and the names that it uses.
+"""The names that a code object uses.
 
-The digest covers bytecode, constants and names, but not file name and line numbers, so moving a
-function does not change it. Names are read from the instructions, because `co_names` does not
-distinguish globals from attributes.
+They are read from the instructions, because `co_names` does not distinguish globals from
+attributes.
 """
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType
-
-from durable_shuffle.jobs.identity.digests import raw_digest
 
 _PADDING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "RESUME"})
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -55,25 +52,6 @@ class CodeUse:
     """Names with their paths that are called without arguments or with None, or are not called."""
     methods: set[str] = field(default_factory=set)
     """Names of methods that are called on any object."""
-
-
-def code_digest(code: CodeType, constant: Callable[[object], bytes]) -> bytes:
-    """Return the digest of the code, including nested code.
-
-    Args:
-        constant: returns the digest of a constant that is not code.
-    """
-    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-    parts: list[bytes | str] = ["code", repr(counts), code.co_code]
-    parts.append(getattr(code, "co_exceptiontable", b""))
-    for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
-        parts.append(str(len(names)))
-        parts.extend(names)
-    parts.extend(
-        code_digest(value, constant) if isinstance(value, CodeType) else constant(value)
-        for value in code.co_consts
-    )
-    return raw_digest(parts)
 
 
 def code_use(code: CodeType) -> CodeUse:

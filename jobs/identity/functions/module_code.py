@@ -1,9 +1,11 @@
 """The identity of the code behind a module name.
 
 - Standard library: the Python version.
-- Installed distributions: name, version and the hashes in their RECORD.
+- A file that the RECORD of an installed distribution lists: `installed`, by name, version and the
+  hashes in the RECORD.
 - This package, PySpark and py4j: the version.
-- Everything else: the SHA-256 of its source, and of every module that the source imports.
+- Everything else, also what was copied into site-packages: the SHA-256 of its source, and of every
+  module that the source imports.
 
 Imports are found in the syntax tree, so those inside functions are included. Modules that are not
 loaded yet are located without running them. Not seen: modules that are imported by a computed name
@@ -14,25 +16,19 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec
-from importlib.metadata import (
-    Distribution,
-    PackageNotFoundError,
-    distribution,
-    packages_distributions,
-    version,
-)
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from types import CodeType
 
-from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.code_use import ImportUse
+from durable_shuffle.jobs.identity.functions.installed import owner_of
 from durable_shuffle.jobs.identity.functions.user_code import sha256_of, source_of, spec_of
 
 # may be installed anywhere (a Spark home's zip, a checkout); the version identifies them
 _BY_VERSION = frozenset({"durable_shuffle", "pyspark", "py4j"})
 _STANDARD = PurePath(ast.__file__).parent
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_SITES = frozenset({"site-packages", "dist-packages"})
 
 
 class ModuleCode:
@@ -41,8 +37,7 @@ class ModuleCode:
     def __init__(self) -> None:
         self._tokens: dict[str, str] = {}
         self._unresolved: list[str] = []
-        self._distributions: dict[str, list[str]] | None = None
-        self._installed: dict[str, bool] = {}
+        self._owners: dict[str, str | None] = {}
         self._standard: dict[str, bool] = {}
 
     def reach(self, name: str) -> None:
@@ -53,7 +48,7 @@ class ModuleCode:
             top = current.partition(".")[0]
             if not top or current == "__main__" or self._is_standard(top):
                 continue
-            if top in _BY_VERSION or self._is_installed(top):
+            if top in _BY_VERSION:
                 current = top
             if current in self._tokens:
                 continue
@@ -82,11 +77,15 @@ class ModuleCode:
         top = name.partition(".")[0]
         if name == "__main__":
             return False
-        return self._is_standard(top) or top in _BY_VERSION or self._is_installed(top)
+        return self._is_standard(top) or top in _BY_VERSION or self._owner(name) is not None
 
     def tokens(self) -> list[str]:
-        """Return one `name=version or digest` per module reached, sorted."""
-        return sorted(f"{name}={token}" for name, token in self._tokens.items())
+        """Return one text per distribution and per other module reached, sorted."""
+        owned = {token for name, token in self._tokens.items() if self._owners.get(name)}
+        others = (
+            f"{name}={token}" for name, token in self._tokens.items() if not self._owners.get(name)
+        )
+        return sorted([*owned, *others])
 
     def sources(self) -> dict[str, str]:
         """Return module name -> SHA-256 of its source, for the user's modules reached."""
@@ -106,8 +105,9 @@ class ModuleCode:
         if spec is None and name not in sys.modules:
             self._tokens[name] = "absent"  # an optional import, or an attribute
             return iter(())
-        if self._is_installed(top):
-            self._tokens[name] = self._installed_token(name)
+        owner = self._owner(name)
+        if owner is not None:
+            self._tokens[name] = owner
             return iter(())
         if spec is not None and spec.origin is None and spec.submodule_search_locations is not None:
             self._tokens[name] = "namespace package"
@@ -128,65 +128,22 @@ class ModuleCode:
         if top not in self._standard:
             spec = spec_of(top)
             place = None if spec is None or not spec.has_location else spec.origin
-            self._standard[top] = place is None or PurePath(place).is_relative_to(_STANDARD)
+            self._standard[top] = place is None or (
+                PurePath(place).is_relative_to(_STANDARD)
+                and not _SITES.intersection(PurePath(place).parts)
+            )
         return self._standard[top]
 
-    def _is_installed(self, top: str) -> bool:
-        if top not in self._installed:
-            self._installed[top] = _in_site_packages(spec_of(top))
-        return self._installed[top]
-
-    def _installed_token(self, top: str) -> str:
-        same_name = _distribution_with(top)
-        if same_name:
-            return same_name
-        if self._distributions is None:
-            self._distributions = {k: list(v) for k, v in packages_distributions().items()}
-        names = sorted(set(self._distributions.get(top, ())))
-        if names:
-            return ", ".join(_token_of(distribution(name)) for name in names)
-        spec = spec_of(top)
-        source = None if spec is None else source_of(spec)
-        if source is None:
-            self._unresolved.append(f"module {top} belongs to no installed distribution")
-            return "unknown distribution"
-        return f"files {sha256_of(source)}"
-
-
-def _in_site_packages(spec: ModuleSpec | None) -> bool:
-    if spec is None:
-        return False
-    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-    return any(_INSTALLED.intersection(PurePath(place).parts) for place in places)
-
-
-def _distribution_with(top: str) -> str:
-    """Return the token of the distribution with the module's name, if it contains the module.
-
-    This is the fast way. To find which distributions contain a module, every distribution's files
-    must be read (0.14 s for 150 distributions).
-    """
-    try:
-        same_name = distribution(top)
-    except PackageNotFoundError:
-        return ""
-    record = same_name.read_text("RECORD") or ""
-    return _token_of(same_name) if f"\n{top}/__init__.py," in f"\n{record}" else ""
-
-
-def _token_of(installed: Distribution) -> str:
-    """Return name, version and a digest of the file hashes in RECORD.
-
-    Entries that differ between installations of the same wheel are left out: the installer's own
-    notes, scripts that contain a path to Python, bytecode.
-    """
-    token = f"{installed.name} {installed.version}"
-    record = installed.read_text("RECORD")
-    if record is None:  # installed without pip: only the version is known
-        return token
-    lines = [line for line in record.splitlines() if ",sha256=" in line]
-    kept = [line for line in lines if line[0] not in "./" and ".dist-info/" not in line]
-    return f"{token} record {hex_digest(sorted(kept))}"
+    def _owner(self, name: str) -> str | None:
+        """Return the token of the distribution that installed the module's file, if one did."""
+        if name not in self._owners:
+            spec = spec_of(name)
+            above = name.rpartition(".")[0]
+            if spec is not None:
+                self._owners[name] = owner_of(name, spec)
+            else:  # an attribute, or a module that a package makes while it runs
+                self._owners[name] = self._owner(above) if above else None
+        return self._owners[name]
 
 
 def _version_of(top: str) -> str:
@@ -200,16 +157,24 @@ def _version_of(top: str) -> str:
 
 
 def _imports_in(source: bytes, package: str) -> Iterator[str]:
+    for use in _import_statements(source):
+        yield from imported_names(use, package) if use.level or use.names else (use.module,)
+
+
+@lru_cache(maxsize=4096)
+def _import_statements(source: bytes) -> tuple[ImportUse, ...]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # bytecode or an extension module
-        return
+        return ()
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [ImportUse(0, alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = tuple(alias.name for alias in node.names)
-            yield from imported_names(ImportUse(node.level, node.module or "", names), package)
+            found.append(ImportUse(node.level, node.module or "", names))
+    return tuple(found)
 
 
 def imported_names(use: ImportUse, package: str | None) -> Iterator[str]:

@@ -6,13 +6,13 @@ that workers will import but the driver has not loaded is compiled, never run.
 """
 
 import builtins
-import inspect
 import sys
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from durable_shuffle.jobs.identity.digests import atom_digest, raw_digest
+from durable_shuffle.jobs.identity.exclusions import Excluded, names
 from durable_shuffle.jobs.identity.functions.code_use import (
     Binding,
     CodeUse,
@@ -27,16 +27,25 @@ from durable_shuffle.jobs.identity.functions.outside_reads import (
 )
 
 if TYPE_CHECKING:
-    from durable_shuffle.jobs.identity.functions.identity import Visit
+    from durable_shuffle.jobs.identity.functions.walk import Visit
 
 Parts = list[bytes | str]
-_MODULE_NOISE = frozenset(
-    {
-        *("__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__"),
-        *("__package__", "__path__", "__spec__", "__annotations__"),
-    }
+_BY_IMPORT = "set by the import system of each process"
+MODULE_NOTES = (
+    Excluded("__builtins__", _BY_IMPORT),
+    Excluded("__cached__", _BY_IMPORT),
+    Excluded("__file__", _BY_IMPORT),
+    Excluded("__loader__", _BY_IMPORT),
+    Excluded("__path__", _BY_IMPORT),
+    Excluded("__spec__", _BY_IMPORT),
 )
+"""Attributes of a module that do not count where code uses a whole module."""
 _MISSING = object()
+_CODE = (
+    *(type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
+    *(types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType),
+    types.ClassMethodDescriptorType,
+)
 
 
 class NameUse:
@@ -78,7 +87,7 @@ class NameUse:
             self._read(f"{name}.", bare=True)
         elif name != "__main__":
             for attribute, value in sorted(vars(module).items()):
-                if attribute not in _MODULE_NOISE:
+                if attribute not in names(MODULE_NOTES):
                     with self._walk.at(f"{name}.{attribute}"):
                         parts += [attribute, self._of_variable(attribute, value, name)]
         return raw_digest(parts)
@@ -110,7 +119,7 @@ class NameUse:
         parts: Parts = []
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             value = cell_value(cell)
-            if isinstance(value, types.ModuleType):
+            if is_module(value):
                 with self._walk.at(name):
                     paths = use.locals.get(name, {()})
                     parts += [name, *self._used(name, value, paths, use)]
@@ -155,7 +164,7 @@ class NameUse:
         use: CodeUse,
         module: str | None = None,
     ) -> Parts:
-        if not isinstance(value, types.ModuleType):
+        if not is_module(value):
             for path in sorted(paths):
                 self._tail(value, path, bare=(name, *path) in use.bare)
             return [self._of_variable(name, value, module)]
@@ -170,7 +179,7 @@ class NameUse:
         value: object = module
         holder = module
         walked = 0
-        while walked < len(path) and isinstance(value, types.ModuleType):
+        while walked < len(path) and is_module(value):
             holder = value
             self._modules.reach(holder.__name__)
             value = getattr(holder, path[walked], _MISSING)
@@ -178,7 +187,7 @@ class NameUse:
         label = ".".join(path)
         if value is _MISSING:
             return [label, "missing"]
-        if isinstance(value, types.ModuleType):
+        if is_module(value):
             return [label, self.of_module(value)]
         attribute, rest = path[walked - 1], path[walked:]
         if self._modules.is_library(holder.__name__):
@@ -206,7 +215,7 @@ class NameUse:
 
     def _tail(self, value: object, path: tuple[str, ...], *, bare: bool) -> None:
         """Record what an attribute of an installed package's class or instance reads."""
-        name = name_of(value)
+        name = _known_name(value)
         if name is None or not self._modules.is_library(name):
             return
         self._read(".".join((name, *path)), bare=bare)
@@ -262,8 +271,20 @@ class NameUse:
         self._walk.unresolved.append(f"{user} {meaning} ({what})")
 
 
+def is_module(value: object) -> TypeGuard[types.ModuleType]:
+    """Return whether the value is a module, without running the value's own code."""
+    return issubclass(type(value), types.ModuleType)
+
+
 def _is_code(value: object) -> bool:
-    return isinstance(value, type | types.ModuleType) or inspect.isroutine(value)
+    return issubclass(type(value), _CODE)
+
+
+def _known_name(value: object) -> str | None:
+    try:
+        return name_of(value)
+    except Exception:  # noqa: BLE001 - the object's own code; the walk says that it raises
+        return None
 
 
 def cell_value(cell: types.CellType) -> object:
@@ -277,7 +298,7 @@ def cell_value(cell: types.CellType) -> object:
 def _with_paths(use: CodeUse, known: dict[str, object]) -> bool:
     """Return whether code uses `pathlib`."""
     values = [known.get(name) for name in use.globals]
-    names = [name_of(value) or "" for value in values if value is not None]
+    names = [_known_name(value) or "" for value in values if value is not None]
     names += [binding.module for binding in use.bindings]
     return any(name.partition(".")[0] == "pathlib" for name in names)
 

@@ -92,6 +92,25 @@ ROWS: list[dict[str, list[object]]] = [
 ]
 
 
+@pytest.mark.parametrize("name", ["ignoreMissingFiles", "ignoreCorruptFiles"])
+@pytest.mark.parametrize("v1", ["parquet", ""])
+def test_reads_in_spite_of_faults_are_unresolved(
+    spark: SparkSession, tmp_path: Path, name: str, v1: str
+) -> None:
+    """A read that may leave out files after a fault is given up by the name of its setting."""
+    spark.range(3).write.parquet(str(tmp_path / "t"))
+
+    def reasons(**options: str) -> str:
+        df = spark.read.options(**options).parquet(str(tmp_path / "t"))
+        return " ".join(identify_plan(df, lambda _: None).unresolved)
+
+    with setting(spark, sources__useV1SourceList=v1):
+        assert reasons() == ""
+        assert f"spark.sql.files.{name}" in reasons(**{name: "true"})
+        with setting(spark, **{f"files__{name}": "true"}):
+            assert f"spark.sql.files.{name}" in reasons()
+
+
 def test_local_rows_count(spark: SparkSession) -> None:
     """Contents of local relations count exactly: nulls, empty strings, order, number."""
     schema = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -8,7 +8,7 @@ shows which source it reads and what it asks for. This is part of the fingerprin
 it is all that distinguishes two inputs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -116,7 +116,17 @@ class PlanLeaves:
             self._walk.tokens += delta.columns_in_files(relation.fileFormat())
             options = delta.without_version(options)
         self._sources.options(options)
+        self._faults(relation.sparkSession(), options)
         self._files(relation.location(), places)
+
+    def _faults(self, session: Any, options: Mapping[str, str]) -> None:
+        """Give up files whose rows may be left out after a fault: no listing tells which were."""
+        given = {key.lower(): value for key, value in options.items()}
+        for name in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+            setting = f"spark.sql.files.{name}"
+            values = (given.get(name.lower()), session.conf().get(setting))
+            if any(value is not None and str(value).lower() != "false" for value in values):
+                self._walk.give_up(f"a read that may leave files out ({setting}, or its option)")
 
     def _relation_v2(self, node: Any, name: str) -> None:
         self._head(node, name)
@@ -138,6 +148,7 @@ class PlanLeaves:
             self._walk.give_up(f"the file format {table_name}")
         self._walk.tokens += [table_name, table.dataSchema().json()]
         self._sources.use(node)
+        self._faults(table.sparkSession(), dict(node.options()))
         self._files(table.fileIndex())
 
     def _iceberg(self, node: Any, places: Sequence[Sequence[Any]]) -> None:

@@ -24,8 +24,8 @@ class WantedStage:
     """M, None if not planned yet (a sealed stage needs no plan)."""
     splits: str
     """Digest of the input splits, "" where unknown."""
-    unstable_below_exchange: tuple[str, ...]
-    """Non-deterministic expressions below a native exchange: commits of two runs must not mix."""
+    unproven: tuple[str, ...]
+    """What is not proven to be the same in each run: with it, commits of two runs must not mix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,10 @@ def _decide(
         return Fresh(f"other number of producers: stored={found.producers} now={wanted.producers}")
     if found.splits != wanted.splits:
         return Fresh("other input splits for the same number of producers")
-    if (found.committed or found.damaged) and wanted.unstable_below_exchange:
-        names = ", ".join(wanted.unstable_below_exchange)
+    if (found.committed or found.damaged) and wanted.unproven:
+        names = ", ".join(wanted.unproven)
         return Fresh(
-            f"{names} below a native exchange may give other rows in another run, so commits of "
-            "two runs must not mix"
+            f"{names}: rows may be others in another run, so commits of two runs must not mix"
         )
     if found.damaged:
         lost = tuple(sorted(found.damaged))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -25,6 +26,7 @@ from durable_shuffle.jobs.engine.arrow_schema import (
 from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.jobs.engine.engine import (
     COALESCES,
+    OWN,
     Engine,
     Planned,
     ReadBack,
@@ -48,7 +50,8 @@ from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, query_execution
+from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
@@ -119,7 +122,7 @@ class ClassicEngine(Engine):
     ) -> Planned:
         kinds = None if to_python else self.kinds_in_jvm(df.schema)
         transfer = transfer_settings(df.schema, large_rows=large_rows) if kinds is None else {}
-        conf = {key: value for key, value in conf.items() if key != COALESCES}
+        conf = {key: value for key, value in conf.items() if not key.startswith(OWN)}
         session = catalyst.planning_session(self._spark, {**transfer, **conf})
         number = F.lit(0).cast("long") if kinds is None else None
         shaped = cast("ClassicFrame", with_partition_ids(df, cols, n, number))
@@ -134,7 +137,13 @@ class ClassicEngine(Engine):
                 catalyst.native_exchanges(shaped),
                 {**conf, COALESCES: str(n is None and catalyst.may_be_coalesced(shaped)).lower()},
                 kinds=kinds,
+                unproven=partial(self._unproven, shaped),
             )
+
+    def _unproven(self, shaped: ClassicFrame, vouched: bool) -> tuple[str, ...]:  # noqa: FBT001
+        plan = query_execution(shaped).executedPlan()
+        jvm = Jvm(self._spark.sparkContext)
+        return why_not_mixed(jvm, plan, stages=self.stage_of_rdd, vouched=vouched)
 
     def kinds_in_jvm(self, schema: StructType) -> str | None:
         """Return the kinds of these columns if the JVM encodes and decodes them, else None."""

@@ -37,6 +37,8 @@ from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.connect_known import ANEW, SHOWN
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 
+_SPLITS = "inputs of which Spark Connect does not show the splits"
+"""Why a partly stored stage is not gone on with: a producer could have read other rows."""
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
 _FOLDS_LOCAL_ROWS = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
@@ -109,7 +111,10 @@ class ConnectEngine(Engine):
             tasks_at_once = _partitions(self._spark.sql(f"SELECT id FROM range({_MANY_ROWS})"))
         digest = hex_digest(["default parallelism", str(tasks_at_once)])
         transfer = transfer_settings(df.schema, large_rows=large_rows)
-        return Planned(shaped, producers, digest, 0, {**transfer, **splits})
+        return Planned(
+            *(shaped, producers, digest, 0, {**transfer, **splits}),
+            unproven=lambda _: (_SPLITS,),
+        )
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str

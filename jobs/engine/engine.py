@@ -1,9 +1,9 @@
 """The interface between stages and a Spark session; one implementation per kind of session."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,9 @@ from durable_shuffle.jobs.engine.tasks import (
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 
-COALESCES = "spark.durableShuffle.coalesces"
+OWN = "spark.durableShuffle."
+"""Keys of DESCRIBE's planning that begin like this are no settings of Spark."""
+COALESCES = OWN + "coalesces"
 """Key under which DESCRIBE keeps whether adaptive execution would join small partitions."""
 
 
@@ -46,6 +48,9 @@ class Planned:
     kinds: str | None = None
     """The kinds of the columns (`jobs/jvm_rows/kinds.py`) if the JVM encodes the rows; None if
     Python workers do."""
+    unproven: Callable[[bool], tuple[str, ...]] = field(kw_only=True)
+    """Returns what is not proven to be the same in each run, given whether only a version vouches
+    for functions of the plan: see `identity/plan/mixing.py`."""
 
 
 @dataclass(frozen=True, slots=True)

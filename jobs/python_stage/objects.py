@@ -24,6 +24,8 @@ from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.identity import identify_function, opaque_functions
 from durable_shuffle.jobs.identity.functions.user_code import environment_of
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_rdd
+from durable_shuffle.jobs.identity.plan.jvm import Jvm
+from durable_shuffle.jobs.identity.plan.mixing import why_rdd_not_mixed
 from durable_shuffle.jobs.stages.work import Shape, StageWork
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC, Pair
@@ -111,7 +113,11 @@ class ObjectWork(StageWork[RDD[Pair]]):
 
     def plan(self, conf: Mapping[str, str], *, large_rows: bool = False) -> Planned:
         del large_rows  # pairs come pickled
-        return Planned(cast("Any", self._rdd), self._rdd.getNumPartitions(), "", 0, dict(conf))
+        rdd = cast("Any", self._rdd)
+        return Planned(
+            *(rdd, self._rdd.getNumPartitions(), "", 0, dict(conf)),
+            unproven=lambda _: why_rdd_not_mixed(Jvm(self._rdd.context), rdd._jrdd.rdd()),  # noqa: SLF001
+        )
 
     def write(
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str

@@ -168,11 +168,12 @@ class PythonWork(StageWork[ReduceSide]):
             "map": hex_digest([python.digest, self._environment()]),
             "partitioning": hex_digest([self._shuffled.json(), str(self._partitions)]),
         }
-        reasons = (f"map, keys or combine: {reason}" for reason in python.unresolved)
+        reasons = tuple(f"map, keys or combine: {reason}" for reason in python.unresolved)
         return replace(
             plan,
             components=components,
             unresolved=(*plan.unresolved, *reasons),
+            functions=plan.functions | set(reasons),
             opaque=(*plan.opaque, *opaque_functions(python, functions)),
             captured={**plan.captured, **python.captured},
             code=(*plan.code, *python.code),
@@ -188,7 +189,10 @@ class PythonWork(StageWork[ReduceSide]):
             return self.engine.plan(self._df, (), None, conf, large_rows=large_rows, to_python=True)
         tasks = self._below.tasks
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
-        return Planned(numbers, len(tasks), hex_digest(map(str, tasks)), 0, dict(conf))
+        return Planned(
+            *(numbers, len(tasks), hex_digest(map(str, tasks)), 0, dict(conf)),
+            unproven=lambda _: (),  # a stored stage, read in a fixed order
+        )
 
     def write(
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str

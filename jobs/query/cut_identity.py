@@ -9,8 +9,8 @@ from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import walked, with_cached
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
+from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import settings_digest
-from durable_shuffle.jobs.identity.plan.unstable import unstable_if_native, unstable_in_piece
 from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.piece_walk import PieceWalk
 from durable_shuffle.jobs.query.tree import Node
@@ -43,8 +43,6 @@ class CutIdentities:
         self._planned, self._version = planned, version
         self._settings = settings_digest(jvm, java_session(df))
         self._known: dict[int, StageIdentity] = {}
-        self._classes: dict[int, set[str]] = {}
-        """Cut number -> simple class names in the piece below it."""
         self._whole_digest: str | None = None
 
     def of(self, cut: Cut) -> StageIdentity:
@@ -74,7 +72,6 @@ class CutIdentities:
                 self._known[cut.number] = self._identify(cut, root)
             else:
                 self._known[cut.number] = self._known[equal.number]
-                self._classes[cut.number] = self._classes[equal.number]
 
     def is_stable(self, cut: Cut, stored: Collection[int], native: Collection[int]) -> bool:
         """Return whether the rows below a cut are the same in each run if Spark runs the exchange.
@@ -83,10 +80,30 @@ class CutIdentities:
             stored: sites of the cut's piece that read stored stages.
             native: sites that read what Spark runs itself.
         """
-        if self._known[cut.number].unstable:
+        identity = self._known[cut.number]
+        if identity.unresolved or identity.vouched:
             return False
-        classes, root = self._classes[cut.number], cut.piece.root.plan
-        return not unstable_if_native(self._jvm, root, classes, stored, native)
+        return not self.why_not_mixed(cut, stored, native, below=True)
+
+    def why_not_mixed(
+        self,
+        cut: Cut,
+        stored: Collection[int],
+        native: Collection[int],
+        *,
+        below: bool = False,
+        vouched: bool = False,
+    ) -> tuple[str, ...]:
+        """Return why producers of two runs must not be mixed; see `why_not_mixed` of mixing.py."""
+        stages = self._engine.stage_of_rdd
+        return why_not_mixed(
+            *(self._jvm, cut.piece.root.plan),
+            stored=stored,
+            native=native,
+            stages=stages,
+            below=below,
+            vouched=vouched,
+        )
 
     def _identify(self, cut: Cut, root: Node) -> StageIdentity:
         stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
@@ -96,11 +113,10 @@ class CutIdentities:
         components = {**walk.leaves.components(), "settings": self._settings}
         if walk.leaves.hidden:
             components["query"] = self._whole()
-        self._classes[cut.number] = walk.classes
-        unstable = unstable_in_piece(self._jvm, cut.piece.root.plan, walk.classes, cut.piece.sites)
         identity = walked(walk, walk.functions, components)
         identity = with_cached(self._jvm, walk.leaves.cached, self._settings, identity)
-        return self._stages.fingerprinted(replace(identity, unstable=unstable), self._version)
+        identity = replace(identity, reads=tuple(walk.leaves.stages_below))
+        return self._stages.fingerprinted(identity, self._version)
 
     def _whole(self) -> str:
         """Return a digest of the whole query as the user wrote it.

@@ -244,9 +244,7 @@ class PlannedQuery:
         """
         if cut.exchange.kind not in ("hash", "single"):
             return False
-        sites: dict[bool, list[int]] = {False: [], True: []}
-        for site, one in cut.piece.sites.items():
-            sites[one.number in native].append(site)
+        sites = _sites(cut, native)
         if sites[True] and any(n.name in BY_ARRIVAL for n in operators(cut.piece)):
             return False
         return self._identities.is_stable(cut, sites[False], sites[True])
@@ -331,7 +329,17 @@ class PlannedQuery:
                 shaped = catalyst.counted_to_the_end(shaped)
         left = [one for one in cut.piece.cuts if isinstance(below[one.number], NativeStage)]
         native = cut.piece.native_shuffles + len(left)
-        return Planned(shaped, producers, splits, native, recorded, partitions, kinds)
+        left_to_spark = _sites(cut, {one.number for one in left})
+
+        def unproven(vouched: bool) -> tuple[str, ...]:  # noqa: FBT001
+            with catalyst.active(self._session), self._lock:
+                return self._identities.why_not_mixed(
+                    cut, left_to_spark[False], left_to_spark[True], vouched=vouched
+                )
+
+        return Planned(
+            shaped, producers, splits, native, recorded, partitions, kinds, unproven=unproven
+        )
 
     def _ranges(self, cut: Cut, below: Mapping[int, Source], conf: Mapping[str, str]) -> int:
         """Return the number of ranges of an exchange.
@@ -380,6 +388,14 @@ class PlannedQuery:
         text = f"exchange {cut.number}: several tasks read partition {shared}, because of skew"
         if text not in self.adapted:
             self.adapted.append(text)
+
+
+def _sites(cut: Cut, native: Container[int]) -> dict[bool, list[int]]:
+    """Return the sites of a cut's piece that read what Spark runs itself (True), and others."""
+    sites: dict[bool, list[int]] = {False: [], True: []}
+    for site, one in cut.piece.sites.items():
+        sites[one.number in native].append(site)
+    return sites
 
 
 def _scans(cut: Cut) -> list[int]:

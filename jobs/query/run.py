@@ -23,6 +23,7 @@ from durable_shuffle.jobs.query.cut_work import CutWork
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece
 from durable_shuffle.jobs.query.native_stage import NativeStage, Source, sizes_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
+from durable_shuffle.jobs.stages.built_on import reads_missing
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
@@ -48,6 +49,7 @@ class SealedCuts:
         self._query, self._store, self._at_risk = query, stages.store, at_risk
         self._least = stages.settings.result_least_bytes
         self._seals: dict[str, Seal | None] = {}
+        self._stages: dict[str, StageHandle] = {}
 
     def seal(self, cut: Cut) -> Seal | None:
         """Return the seal of a cut's stage if nothing of it has to run."""
@@ -60,10 +62,30 @@ class SealedCuts:
         if self._store.policy == "never":
             return None
         stage = self._store.stored(self._query.name, self._query.identity(cut))
-        return None if stage is None else whole_seal(stage)
+        if stage is None or self._store.superseded(stage):
+            return None
+        self._stages[self._query.fingerprint(cut)] = stage
+        return whole_seal(stage)
 
     def needed(self) -> dict[int, bool]:
-        """Return cut number -> whether its stage is sealed, for all cuts that are needed."""
+        """Return cut number -> whether its stage is sealed, for all cuts that are needed.
+
+        A stage that was built on one that has to be computed again is not used, either.
+        """
+        while True:
+            needed = self._needed()
+            cuts = {cut.number: self._query.fingerprint(cut) for cut in self._query.cuts}
+            missing = {cuts[number] for number, is_sealed in needed.items() if not is_sealed}
+            stale = [
+                cuts[number]
+                for number, is_sealed in needed.items()
+                if is_sealed and reads_missing(self._stages[cuts[number]], missing)
+            ]
+            if not stale:
+                return needed
+            self._seals |= dict.fromkeys(stale)
+
+    def _needed(self) -> dict[int, bool]:
         needed: dict[int, bool] = {}
 
         def look(piece: PlanPiece) -> None:

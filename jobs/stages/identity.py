@@ -51,10 +51,12 @@ class StageIdentity:
     """Name of a component -> digest; the fingerprint is the digest of all components."""
     unresolved: tuple[str, ...]
     """Why no other run can recognise the stage; empty if it can, or if the user gave a version."""
-    unstable: tuple[str, ...]
-    """Non-deterministic expressions below a native exchange."""
     vouched: tuple[str, ...] = ()
     """What only the user's version vouches for."""
+    vouched_inputs: tuple[str, ...] = ()
+    """Those of them that are not about functions."""
+    reads: tuple[str, ...] = ()
+    """The stored stages that it reads, each as name and fingerprint with a hyphen between."""
     opaque: tuple[str, ...] = ()
     """What distinguishes the vouched inputs from other inputs of this session."""
 
@@ -79,7 +81,8 @@ def fingerprinted(plan: PlanIdentity, version: str | None, ids: IdSource) -> Sta
         components["unresolved"] = ids.new_id()
     fingerprint = hex_digest(part for pair in sorted(components.items()) for part in pair)
     opaque = () if version is None else plan.opaque
-    return StageIdentity(fingerprint, components, unresolved, plan.unstable, vouched, opaque)
+    inputs = tuple(reason for reason in vouched if reason not in plan.functions)
+    return StageIdentity(fingerprint, components, unresolved, vouched, inputs, plan.reads, opaque)
 
 
 def captured_text(values: Mapping[str, str], code: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.engine import Engine, Planned
 from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
+from durable_shuffle.jobs.stages.built_on import built_on, superseded
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
@@ -111,6 +112,10 @@ class StageStore:
         """Return the newest incarnation with this name and fingerprint, sealed or not."""
         path = self._log.state.stages.get((name, identity.fingerprint))
         return open_stage(storage or self._storage, path) if path else None
+
+    def superseded(self, stage: StageHandle) -> str:
+        """Return which stage below was computed again since; "" if none was."""
+        return superseded(stage, self._log.state)
 
     def ensure(self, work: Writing, identity: StageIdentity) -> StoredStage:
         """Make sure that the stage is stored and sealed; return it.
@@ -309,25 +314,28 @@ class StageStore:
         *,
         runs: bool,
     ) -> tuple[Decision, Planned | None]:
-        unstable = identity.unstable
         if stage is None and policy != "never":
             self._refuse_lost_record(work.name, identity)
         if stage is None:
             why = self.misses.why(work.name, identity)
-            return decide(WantedStage(None, "", unstable), None, policy, why), None
+            return decide(WantedStage(None, "", ()), None, policy, why), None
         state = read_state(stage)
-        if state.release is not None:  # the job log may have lost the record of it
-            why = f"the stored stage was released: {state.release.cause}"
-            return decide(WantedStage(None, "", unstable), None, policy, why), None
+        why = "" if state.release is None else f"released: {state.release.cause}"
+        why = why or superseded(stage, self._log.state)
+        if why:  # the job log may have lost the record of a release
+            return decide(
+                WantedStage(None, "", ()), None, policy, f"the stored stage was {why}"
+            ), None
         sealed = state.seal is not None
         if (sealed and not state.damaged) or policy == "never":
             known = KnownStage(sealed, None, "", frozenset())
-            return decide(WantedStage(None, "", unstable), known, policy), None
+            return decide(WantedStage(None, "", ()), known, policy), None
         planned = self._plan(work, recorded_settings(stage), runs=runs)
         commits = {} if sealed else self._committed(stage, stage.describe.producers)
         logs = (read_producer(stage.producer_log(p)) for p in state.damaged)
+        unproven = _unproven(identity, planned) if commits or state.damaged else ()
         decision = decide(
-            WantedStage(planned.producers, planned.splits, unstable),
+            WantedStage(planned.producers, planned.splits, unproven),
             KnownStage(
                 sealed=sealed,
                 producers=stage.describe.producers,
@@ -388,7 +396,7 @@ class StageStore:
             keys=shape.keys,
             components=identity.components,
             splits=planned.splits,
-            planning=planned.conf,
+            planning=planned.conf | built_on(identity.reads, self._log.state),
             created_wall_seconds=self.clock.wall(),
         )
         return describe_stage(storage, path, describe)
@@ -407,3 +415,13 @@ class StageStore:
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             commits = list(pool.map(read, range(producers)))
         return {p: c for p, c in enumerate(commits) if c is not None}
+
+
+def _unproven(identity: StageIdentity, planned: Planned) -> tuple[str, ...]:
+    """Return why commits of two runs must not be mixed; empty if that is proven to be harmless.
+
+    A version vouches for an input as a whole, not that its rows come in the same parts again. What
+    a function does with the rows of one task concerns no other task.
+    """
+    inputs = tuple(f"only version= vouches for this: {why}" for why in identity.vouched_inputs)
+    return inputs or planned.unproven(bool(identity.vouched))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyspark
 import pytest
-from identity_plans import differing, identify, setting, write_table
+from identity_plans import differing, identify, write_table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
@@ -161,31 +161,3 @@ def _odd(kind: Any) -> Any:
     made = kind()
     made.refuse = True
     return made
-
-
-def test_instability_below_an_exchange_is_named(spark: SparkSession, table: DataFrame) -> None:
-    """Random values, arrival order and non-deterministic functions count only below an exchange."""
-    chance = F.udf(lambda x: x, "long").asNondeterministic()
-
-    def found(df: DataFrame) -> tuple[str, ...]:
-        return identify(df).unstable
-
-    def with_rand(df: DataFrame) -> DataFrame:
-        return df.withColumn("r", F.rand(7))
-
-    assert found(table.groupBy("k").count()) == ()
-    assert found(with_rand(table)) == ()
-    assert found(with_rand(table.groupBy("k").count())) == ()
-    assert found(with_rand(table).groupBy("r").count()) == ("rand",)
-    assert found(with_rand(table).repartition(3, "k")) == ("rand",)
-    assert found(table.repartition(3, F.expr("uuid()"))) == ("uuid",)
-    assert found(table.select(chance("id").alias("x")).distinct()) == ("<lambda>",)
-    assert found(table.limit(3).repartition(3, "k")) == ("GlobalLimit",)
-    assert found(table.groupBy("k").agg(F.first("id"))) == ()
-    assert found(table.groupBy("k").agg(F.first("id").alias("x")).groupBy("x").count()) == (
-        "first",
-    )
-    small = with_rand(table).filter("r < 0.5").select("k")
-    assert found(table.join(F.broadcast(small), "k")) == ("rand",)
-    with setting(spark, adaptive__enabled="false"):
-        assert found(with_rand(table).groupBy("r").count()) == ("rand",)

@@ -229,7 +229,8 @@ def test_odd_names_types_and_empty_input(session: SparkSession, root: str) -> No
 
 
 def test_types_that_do_not_travel_stay_native(session: SparkSession, root: str) -> None:
-    """If Arrow cannot carry a type, Spark runs the exchange itself, and the report names it."""
+    """If Python workers store rows and Arrow lacks a type, Spark runs the exchange itself, and
+    the report names it. In the JVM the type needs no Arrow."""
     df = (
         session.sql(
             "SELECT y, count(*) AS n FROM (SELECT make_ym_interval(0, cast(id % 4 AS int)) AS y "
@@ -239,11 +240,14 @@ def test_types_that_do_not_travel_stay_native(session: SparkSession, root: str) 
         .groupBy("n")
         .count()
     )
+    wanted = sorted(df.collect())
     durable = shuffle_of(session, root)
-    assert sorted(durable.query(df).collect()) == sorted(df.collect())
-    named = [text for text in durable.report().native if "interval year to month" in text]
-    assert named
-    assert durable.report().total()["producers_run"] > 0
+    assert sorted(durable.query(df).collect()) == wanted
+    assert durable.report().native == ()
+    in_python = DurableShuffle(session, root, job="python", rows_in="python")
+    assert sorted(in_python.query(df).collect()) == wanted
+    assert any("interval year to month" in text for text in in_python.report().native)
+    assert in_python.report().total()["producers_run"] > 0
 
 
 def test_partition_pruning_by_a_subquery(session: SparkSession, root: str, tmp_path: Path) -> None:

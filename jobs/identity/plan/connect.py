@@ -46,8 +46,6 @@ _PICKLED = frozenset({"PythonUDF", "PythonUDTF", "PythonDataSource"})
 _VARIABLE = "UnresolvedNamedLambdaVariable"
 _NAMES = frozenset({"NamedTable", "SQL"})
 _KNOWN = {"Relation": ("rel_type", RELATIONS), "Expression": ("expr_type", EXPRESSIONS)}
-_MIXED = "files and tables, of which Spark Connect does not show the splits,"
-"""Why a partly stored stage is not gone on with: a producer could have read other rows."""
 
 
 class ConnectPlan:
@@ -236,8 +234,7 @@ def identify_connect_plan(
     return PlanIdentity(
         components,
         tuple(f"{w} cannot be recognised in another run: {VOUCH}" for w in dict.fromkeys(unknown)),
-        () if unknown else (_MIXED,),
-        tuple(opaque),
+        opaque=tuple(opaque),
     )
 
 

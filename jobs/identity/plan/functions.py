@@ -41,6 +41,8 @@ class PlanFunctions:
         self.digests: list[str] = []
         self.captured: dict[str, str] = {}
         self.code: list[str] = []
+        self.unresolved: list[str] = []
+        """The sentences of the walk that are about functions."""
         walk.handlers["SimplePythonFunction"] = self._function
 
     def _function(self, node: Any, name: str) -> None:
@@ -75,6 +77,7 @@ class PlanFunctions:
         _prove(node, command, held, identity)
         for reason in identity.unresolved:
             self._walk.give_up(f"a Python function ({reason})", hex_digest([command]))
+            self.unresolved.append(self._walk.unresolved[-1])
 
 
 def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | None) -> None:

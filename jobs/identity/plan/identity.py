@@ -22,10 +22,10 @@ from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
+from durable_shuffle.jobs.identity.plan.moving import moving_values
 from durable_shuffle.jobs.identity.plan.rdds import RddChain, micro_batch
 from durable_shuffle.jobs.identity.plan.settings import cached_settings, settings_digest
 from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
-from durable_shuffle.jobs.identity.plan.unstable import moving_values, unstable_below_exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,11 @@ class PlanIdentity:
     components: dict[str, str]
     """Name -> 32 hex digits: plan, files, rows, settings, functions, stages_below, schema."""
     unresolved: tuple[str, ...] = ()
+    functions: frozenset[str] = frozenset()
+    """Those of them that are about what functions do; the others are about inputs."""
     """Why the plan cannot be recognised in another run, one sentence each; empty if it can."""
-    unstable: tuple[str, ...] = ()
-    """Non-deterministic expressions and operators below a native exchange, by name, sorted."""
+    reads: tuple[str, ...] = ()
+    """The stored stages that it reads, each as name and fingerprint with a hyphen between."""
     opaque: tuple[str, ...] = ()
     """What distinguishes unresolved inputs with equal components, within this session."""
     captured: Mapping[str, str] = field(default_factory=dict)
@@ -73,8 +75,8 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     identity = with_cached(jvm, leaves.cached, settings, walked(walk, functions, components))
     return replace(
         identity,
+        reads=tuple(leaves.stages_below),
         unresolved=(*identity.unresolved, *moving_values(jvm, plan, walk.classes)),
-        unstable=unstable_below_exchange(jvm, execution, walk.classes),
     )
 
 
@@ -132,6 +134,7 @@ def walked(
             **(micro_batch(walk.jvm.context) if reasons else {}),
         },
         tuple(dict.fromkeys(reasons)),
+        functions=frozenset(functions.unresolved),
         opaque=tuple(walk.opaque),
         captured=functions.captured,
         code=tuple(functions.code),

@@ -157,7 +157,8 @@ def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:
         kind = simple_name(jvm.class_name(partitioning))
         parts.append(f"{kind} {partitioning.numPartitions()}")
     elif name == "CoalesceExec":
-        parts.append(str(node.numPartitions()))
+        for partition in node.execute().partitions():  # which are joined may follow their hosts
+            parts.append(str(list(partition.parentsIndices())))
     for child in children:
         _collect(jvm, child, parts)
 

@@ -7,7 +7,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, IllegalArgumentException
 
-from durable_shuffle.jobs.identity.plan import functions, unstable
+from durable_shuffle.jobs.identity.plan import functions, moving
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.jvm import Jvm
 
@@ -37,7 +37,7 @@ def test_a_function_in_another_form_is_no_function(failing: Any) -> None:
 
 def test_a_text_that_fails_has_no_value(failing: Any) -> None:
     """A constant whose evaluation fails, as the query does."""
-    assert unstable._folded(SimpleNamespace(eval=failing)) is None
+    assert moving._folded(SimpleNamespace(eval=failing)) is None
 
 
 def test_no_class_has_no_objects(failing: Any) -> None:

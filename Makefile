@@ -21,9 +21,11 @@ test: setup
 	@$(MAKE) --no-print-directory -j 3 lint $(CLASSES) table-formats
 	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --min-spark-tests=$(MIN_SPARK_TESTS) $(ARGS)
 
-# jars of Delta and Iceberg and a PySpark for them, once; without them their tests are skipped, in CI they fail
+# jars of Delta, Iceberg and Spark's tests, and a PySpark for the former, once; without them their
+# tests are skipped, in CI they fail
 table-formats: setup
 	@$(PY) scripts/table_formats.py || echo "setup: Delta and Iceberg cannot be fetched" >&2
+	@$(PY) scripts/spark_suite.py || echo "setup: Spark's own SQL test files cannot be fetched" >&2
 
 lint: setup
 	.venv/bin/ruff check .

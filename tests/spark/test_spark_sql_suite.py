@@ -1,0 +1,61 @@
+"""Spark's own SQL test files give the same rows and errors through durable stages, twice."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_sql_suite import Suite, archive, names
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200)]
+
+SAMPLE = {
+    "group-by": 25,
+    "having": 5,
+    "pivot": 10,
+    "grouping_set": 8,
+    "natural-join": 6,
+    "except-all": 6,
+    "count": 8,
+    "cte": 8,
+    "order-by-ordinal": 5,
+    "postgreSQL/window_part1": 15,
+    "postgreSQL/aggregates_part1": 12,
+    "subquery/in-subquery/in-group-by": 8,
+    "subquery/exists-subquery/exists-aggregate": 8,
+    "subquery/scalar-subquery/scalar-subquery-select": 8,
+    "mode": 6,
+    "listagg": 6,
+    "variant/named-function-arguments": 2,
+}
+"""File -> how many of its queries with shuffles always run; the rest run in `make soak`."""
+PARTS = 12
+
+
+@pytest.fixture
+def suite(spark: SparkSession, root: str, tmp_path: Path) -> Suite:
+    return Suite(spark, root, tmp_path)
+
+
+def test_a_sample_of_the_files(suite: Suite) -> None:
+    """About 150 queries with shuffles; a second driver reuses what the first one stored."""
+    listed = set(names(suite.jar))
+    for again in (False, True):
+        for name, most in SAMPLE.items():
+            if name in listed:
+                suite.run(name, most=most)
+        print(again, suite.tally)
+        assert not suite.different, "\n\n".join(suite.different)
+    assert suite.tally["storing"] >= 2 * 120
+    assert suite.tally["reuse"] >= suite.tally["fresh"] / 2, "little was recognised"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", [f"part{i}" for i in range(PARTS)])
+def test_all_files(suite: Suite, part: str) -> None:
+    """Every file, in parts; a second driver reuses what the first one stored."""
+    mine = names(archive())[int(part.removeprefix("part")) :: PARTS]
+    for _ in range(2):
+        for name in mine:
+            suite.run(name)
+    print(suite.tally)
+    assert not suite.different, "\n\n".join(suite.different)

@@ -1,0 +1,178 @@
+"""Spark's own SQL test files, statement by statement: in plain Spark and through `transparent()`.
+
+The files are read from the jar of Spark's tests, which `scripts/spark_suite.py` fetches. Commands
+run once, in plain Spark; each query runs in plain Spark and then inside the block, in one session.
+"""
+
+import importlib.util
+import os
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "spark_suite.py"
+_RESULTS, _INPUTS = "sql-tests/results/", "sql-tests/inputs/"
+_QUERY = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values|from|table)\b", re.I | re.S
+)
+_WRITES = re.compile(r"\b(insert|merge|create|update|delete)\b", re.I)
+_OUTPUT = re.compile(r"^-- !query (?:schema|output|analysis)", re.M)
+_TABLES = {
+    "aggtest": ("agg", "a INT, b FLOAT"),
+    "onek": ("onek", ""),
+    "tenk1": ("tenk", ""),
+}
+_NUMBERS = (
+    *("unique1", "unique2", "two", "four", "ten", "twenty", "hundred", "thousand", "twothousand"),
+    *("fivethous", "tenthous", "odd", "even"),
+)
+_WISCONSIN = ", ".join(
+    [f"{name} INT" for name in _NUMBERS]
+    + [f"{name} STRING" for name in ("stringu1", "stringu2", "string4")]
+)
+_VIEWS = (
+    "testdata AS SELECT CAST(id AS INT) AS key, CAST(id AS STRING) AS value FROM range(1, 101)",
+    "arraydata AS SELECT * FROM VALUES (array(1, 2, 3), array(array(1, 2, 3))), "
+    "(array(2, 3, 4), array(array(2, 3, 4))) AS t(arraycol, nestedarraycol)",
+    "mapdata AS SELECT * FROM VALUES (map(1, 'a1', 2, 'b1', 3, 'c1')), (map(1, 'a2')) AS t(mapcol)",
+)
+
+
+def script() -> ModuleType:
+    """Return the script that fetches the jar, as a module."""
+    spec = importlib.util.spec_from_file_location("spark_suite", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def archive() -> zipfile.ZipFile:
+    """Return the jar. Skips the test if it was not fetched; in CI that is a failure."""
+    path: Path = script().jar()
+    if not path.exists():
+        text = f"{path.name} is missing: run scripts/spark_suite.py"
+        assert not os.environ.get("CI"), text
+        pytest.skip(text)
+    return zipfile.ZipFile(path)
+
+
+def names(jar: zipfile.ZipFile) -> list[str]:
+    """Return the names of all files, such as "group-by", sorted."""
+    found = [n for n in jar.namelist() if n.startswith(_RESULTS) and n.endswith(".sql.out")]
+    return sorted(name.removeprefix(_RESULTS).removesuffix(".sql.out") for name in found)
+
+
+@dataclass
+class Suite:
+    """Runs files; collects what differs from plain Spark."""
+
+    spark: SparkSession
+    root: str
+    folder: Path
+    jar: zipfile.ZipFile = field(default_factory=archive)
+    different: list[str] = field(default_factory=list)
+    tally: Counter[str] = field(default_factory=Counter)
+    """Statements by kind, and stages by decision."""
+
+    def run(self, name: str, *, most: int = 1_000_000) -> None:
+        """Run one file, up to `most` queries that store something."""
+        session = self._session(name)
+        job = re.sub(r"\W+", "-", name)
+        stored = 0
+        with DurableShuffle(session, self.root, job=job) as shuffle:
+            for number, text in enumerate(_statements(self.jar, name)):
+                if not _QUERY.match(text) or _WRITES.search(text):
+                    self.tally["commands"] += 1
+                    _outcome(lambda text=text: session.sql(text).collect())  # type: ignore[misc]
+                    continue
+                before = len(shuffle.report().stages)
+                self._compare(session, shuffle, f"{name}[{number}]", text)
+                stored += len(shuffle.report().stages) > before
+                if stored >= most:
+                    break
+            self.tally.update(stage.decision for stage in shuffle.report().stages)
+        self.tally["storing"] += stored
+
+    def _compare(self, session: SparkSession, shuffle: DurableShuffle, at: str, text: str) -> None:
+        def plain() -> object:
+            return _outcome(lambda: session.sql(text).collect())
+
+        def ours() -> object:
+            with shuffle.transparent():
+                return _outcome(lambda: session.sql(text).collect())
+
+        self.tally["queries"] += 1
+        wanted = plain()
+        found = ours()
+        if found == wanted or plain() != wanted:  # rows that change from run to run prove nothing
+            return
+        self.different.append(
+            f"{at}: {text[:300]}\n  plain {wanted!s:.300}\n  ours  {found!s:.300}"
+        )
+
+    def _session(self, name: str) -> SparkSession:
+        session = self.spark.newSession()
+        session.sql("CREATE DATABASE IF NOT EXISTS suite")
+        session.sql("USE suite")
+        self._drop_all(session)
+        session.conf.set("spark.sql.ansi.enabled", str(not name.startswith("nonansi")).lower())
+        session.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+        for key, value in _settings(self.jar, name):
+            _outcome(lambda key=key, value=value: session.conf.set(key, value))  # type: ignore[misc]
+        for view in _VIEWS:
+            session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view}")
+        for table, (file, schema) in _TABLES.items():
+            path = self.folder / f"{file}.data"
+            if not path.exists():
+                path.write_bytes(self.jar.read(f"test-data/postgresql/{file}.data"))
+            rows = session.read.schema(schema or _WISCONSIN).option("delimiter", "\t")
+            rows.csv(str(path)).createOrReplaceTempView(table)
+        session.udf.register("udf", lambda x: None if x is None else str(x), "string")
+        return session
+
+    def _drop_all(self, session: SparkSession) -> None:
+        for row in session.sql("SHOW TABLES IN suite").collect():
+            if not row.isTemporary:
+                for kind in ("TABLE", "VIEW"):
+                    _outcome(lambda k=kind, r=row: session.sql(f"DROP {k} suite.`{r.tableName}`"))  # type: ignore[misc]
+
+
+def _statements(jar: zipfile.ZipFile, name: str) -> Iterator[str]:
+    text = jar.read(f"{_RESULTS}{name}.sql.out").decode()
+    for part in re.split(r"^-- !query\n", text, flags=re.M)[1:]:
+        yield _OUTPUT.split(part, maxsplit=1)[0].strip()
+
+
+def _settings(jar: zipfile.ZipFile, name: str) -> Iterator[tuple[str, str]]:
+    try:
+        text = jar.read(f"{_INPUTS}{name}.sql").decode()
+    except KeyError:
+        return
+    for pairs in re.findall(r"^--SET (.*)", text, flags=re.M):
+        for pair in pairs.split(","):
+            key, _, value = pair.partition("=")
+            yield key.strip(), value.strip()
+
+
+def _outcome(act: Callable[[], object]) -> object:
+    """Return the rows as sorted text, or the condition of the error."""
+    try:
+        rows = act()
+    except PySparkException as error:
+        return error.getCondition() or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - errors of the JVM, and of functions
+        found = re.search(r"\[([A-Z_.0-9]+)\]", str(error))
+        return found[1] if found else type(error).__name__
+    return sorted(map(repr, rows)) if isinstance(rows, list) else None

@@ -13,7 +13,10 @@ from durable_shuffle.jobs.text import fields, size, table, when
 from durable_shuffle.serialization.arrow_schemas import logical_schema
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
-from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.layout import (
+    named_here,
+    parse_segment_key,
+)
 from durable_shuffle.shuffle.log.producer_log import read_producer
 from durable_shuffle.shuffle.log.records import Abort, Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, numbers, read_state
@@ -126,8 +129,9 @@ def _stored(segments: list[ListedSegment], uncommitted: list[int]) -> dict[str, 
 
 def listed_segments(stage: StageHandle) -> Iterator[ListedSegment]:
     """Yield the segments that a listing shows."""
-    for info in stage.storage.list(stage.path.segments_prefix):
-        yield *parse_segment_key(info.key), info.size_bytes
+    listed = named_here(stage.storage.list(stage.path.segments_prefix), parse_segment_key)
+    for info, name in listed:
+        yield *name, info.size_bytes
 
 
 def _committed(

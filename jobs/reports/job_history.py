@@ -21,6 +21,7 @@ from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     consumers_prefix,
     job_log_prefix,
+    named_here,
     parse_consumer_key,
     parse_segment_key,
 )
@@ -208,8 +209,8 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
         history.sealed = times.get(stage.log().key(state.seal_slot))
         history.changes = _changes(stage, set(state.counted), times)
     segments: dict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
-    for info in stage.storage.list(stage.path.segments_prefix):
-        producer, attempt, _ = parse_segment_key(info.key)
+    listed = named_here(stage.storage.list(stage.path.segments_prefix), parse_segment_key)
+    for info, (producer, attempt, _) in listed:
         segments[producer, attempt].append((info.modified_wall_seconds, info.size_bytes))
     committed: dict[int, float] = {}
     ours = (stage.path.producer_of(key) for key in logs if stage.path.names_slot(key))
@@ -302,8 +303,8 @@ def _counting(
 
 def _views(storage: Storage, job: str) -> Iterator[ConsumerView]:
     slots: dict[ConsumerPath, list[tuple[int, float]]] = defaultdict(list)
-    for info in storage.list(consumers_prefix(job)):
-        path, kind, slot = parse_consumer_key(info.key)
+    listed = named_here(storage.list(consumers_prefix(job)), parse_consumer_key)
+    for info, (path, kind, slot) in listed:
         if kind == "slot":
             slots[path].append((int(slot), info.modified_wall_seconds))
     for path, written in sorted(slots.items(), key=lambda item: item[0].prefix):

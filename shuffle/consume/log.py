@@ -1,8 +1,8 @@
 """A consumer's log: read its resume set, or hold it as the only view that may write.
 
-Strategy: find the end of the log in O(log n) requests, then read records backwards to the newest
-full one. A view holds the log once it has won an OPEN. From then on it writes only to the slot
-after its own last record; if another id wins that slot, the view has lost the log for good. A
+Strategy: list the log, because a lost slot looks like its end, then read records backwards to the
+newest full one. A view holds the log once it has won an OPEN. From then on it writes only to the
+slot after its own last record; if another id wins that slot, the view has lost the log for good. A
 record with an unknown outcome is sent again, byte for byte, before any other record is built.
 """
 
@@ -49,7 +49,7 @@ def read_resume_set(slots: SlotLog) -> ResumeSet:
             message names its key.
         IncompatibleError: a record was written by a newer version.
     """
-    log, slot = resume_log(slots), slots.find_end()
+    log, slot = resume_log(slots), slots.whole_end()
     tail: list[tuple[str, ConsumerRecord]] = []
     while slot:
         slot -= 1

@@ -5,10 +5,14 @@ A stage's incarnation is a random id, so a path that was ever deleted is never u
 
 import re
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.shuffle.storage.contract import ObjectInfo
+
+Name = TypeVar("Name")
 
 MAX_NAME_CHARS = 100
 """Short enough for every backend (S3 keys have at most 1,024 bytes)."""
@@ -211,6 +215,25 @@ def _stored_id(found: str) -> str:
             f"a record names an object by {found!r:.100}, expected 32 hexadecimal digits"
         )
     return found
+
+
+def named_here(
+    listed: Iterable[ObjectInfo], parse: Callable[[str], Name]
+) -> Iterator[tuple[ObjectInfo, Name]]:
+    """Yield each listed object with what its name says.
+
+    Objects whose names this library does not give are left out: they are nobody's data, are never
+    deleted, and end no run. gc and verify report them.
+
+    Args:
+        parse: `parse_segment_key`, `parse_compacted_key` or `parse_consumer_key`.
+    """
+    for info in listed:
+        try:
+            name = parse(info.key)
+        except CorruptDataError:
+            continue
+        yield info, name
 
 
 def parse_segment_key(key: str) -> tuple[int, str, int]:

@@ -7,7 +7,7 @@ process and no request of a run that knew the stage is alive any more:
 objects that `gc` reports as unknown; it cannot reach a later stage, whose path is another one.
 """
 
-from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
+from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.job_floor import newest_floor, put_floor
 from durable_shuffle.shuffle.log.job_log import JobLog
@@ -18,6 +18,7 @@ from durable_shuffle.shuffle.log.layout import (
     consumers_prefix,
     job_log_prefix,
     job_snapshots_prefix,
+    named_here,
     parse_consumer_key,
 )
 from durable_shuffle.shuffle.log.records import Claim
@@ -163,11 +164,7 @@ def _purge(storage: Storage, path: StagePath) -> bool:
 def _purge_consumers(storage: Storage, job: str, incarnations: set[str]) -> None:
     """Delete the logs and outputs of consumer tasks that are named after purged stages."""
     keys = []
-    for info in storage.list(consumers_prefix(job)):
-        try:
-            path, _, _ = parse_consumer_key(info.key)
-        except CorruptDataError:
-            continue  # gc reports it
+    for info, (path, _, _) in named_here(storage.list(consumers_prefix(job)), parse_consumer_key):
         incarnation, _, subpartition = path.task.rpartition("-k")
         if incarnation in incarnations and subpartition.isdecimal():
             keys.append(info.key)

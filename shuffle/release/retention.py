@@ -22,6 +22,7 @@ from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     check_name,
     consumers_prefix,
+    named_here,
     parse_consumer_key,
 )
 from durable_shuffle.shuffle.log.records import Register
@@ -300,16 +301,9 @@ def register_consumers(
 
 
 def consumer_tasks(storage: Storage, job: str, consumer: str) -> list[ConsumerPath]:
-    """Return the tasks of a consumer that a listing shows. The listing may be incomplete.
-
-    Raises:
-        CorruptDataError: an object has a name that this library never gives.
-    """
-    paths: dict[ConsumerPath, None] = {}
-    for info in storage.list(f"{consumers_prefix(job)}{consumer}/"):
-        path, _, _ = parse_consumer_key(info.key)
-        paths[path] = None
-    return sorted(paths, key=lambda path: path.task)
+    """Return the tasks of a consumer that a listing shows. The listing may be incomplete."""
+    listed = named_here(storage.list(f"{consumers_prefix(job)}{consumer}/"), parse_consumer_key)
+    return sorted({path for _, (path, _, _) in listed}, key=lambda path: path.task)
 
 
 def progress_in(stage: StageHandle, consumers: Iterable[str]) -> ProgressOf:

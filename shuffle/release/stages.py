@@ -34,7 +34,12 @@ from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.appender_log import End, appender_log, read_tail, settled_segments
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_state import JobState
-from durable_shuffle.shuffle.log.layout import StagePath, parse_compacted_key, parse_segment_key
+from durable_shuffle.shuffle.log.layout import (
+    StagePath,
+    named_here,
+    parse_compacted_key,
+    parse_segment_key,
+)
 from durable_shuffle.shuffle.log.producer_log import abort_attempt, close_log
 from durable_shuffle.shuffle.log.records import (
     PRODUCER_RECORDS,
@@ -102,8 +107,8 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
     """
     storage, path, freed = stage.storage, stage.path, Freed(0, 0)
     segments: dict[tuple[int, str], list[ObjectInfo]] = defaultdict(list)
-    for info in storage.list(path.segments_prefix):
-        producer, attempt, _ = parse_segment_key(info.key)
+    listed = named_here(storage.list(path.segments_prefix), parse_segment_key)
+    for info, (producer, attempt, _) in listed:
         if path.names_data(info.key):  # gc reports any other name
             segments[producer, attempt].append(info)
     if stage.describe.writing == "log":
@@ -114,8 +119,8 @@ def delete_orphans(stage: StageHandle, ids: IdSource, *, cause: str) -> Freed:
         if abort_attempt(stage.producer_log(producer), attempt, ids.new_id(), cause):
             freed += delete(storage, objects)
     compactions: dict[str, list[ObjectInfo]] = defaultdict(list)
-    for info in storage.list(path.compacted_prefix):
-        attempt, _ = parse_compacted_key(info.key)
+    rewritten = named_here(storage.list(path.compacted_prefix), parse_compacted_key)
+    for info, (attempt, _) in rewritten:
         if path.names_data(info.key):
             compactions[attempt].append(info)
     indexes = [info.key for info in storage.list(path.index_prefix)] if compactions else []

@@ -158,7 +158,6 @@ class _Runs:
     ) -> None:
         self._order, self._schema, self._scratch = order, schema, scratch
         self._head_bytes = max(1, memory_bytes // (2 * FAN_IN))
-        self._head_rows = 0
         self._levels: list[list[SortedRun]] = [[]]
 
     @property
@@ -168,9 +167,6 @@ class _Runs:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write a run of sorted rows. Among equal rows, rows of earlier runs come first."""
-        if not self._head_rows:
-            per_row = batch.nbytes / batch.num_rows
-            self._head_rows = max(1, int(self._head_bytes / max(1.0, per_row)))
         self._levels[0].append(self._written([batch]))
 
     def compact(self) -> None:
@@ -201,8 +197,17 @@ class _Runs:
         for level in self._levels:
             _close(level)
 
+    def _heads(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in parts that a merge holds one at a time; a long row is a part."""
+        if batch.num_rows == 1 or batch.nbytes <= self._head_bytes:
+            yield batch
+            return
+        half = batch.num_rows // 2
+        yield from self._heads(batch.slice(0, half))
+        yield from self._heads(batch.slice(half))
+
     def _written(self, batches: Iterable[pa.RecordBatch]) -> SortedRun:
-        heads = (head for batch in batches for head in slices(batch, self._head_rows))
+        heads = (head for batch in batches for head in self._heads(batch))
         run = self._scratch.write(heads, self._schema)
         pa.default_memory_pool().release_unused()
         return run

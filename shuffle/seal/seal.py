@@ -14,7 +14,7 @@ import numpy as np
 
 from durable_shuffle.serialization.errors import IncompatibleError, NotReadyError
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.layout import named_here, parse_segment_key
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, commit_log, with_extents
 from durable_shuffle.shuffle.log.records import Abort, Commit, Seal
 from durable_shuffle.shuffle.log.stage import (
@@ -203,8 +203,8 @@ def count_reruns(stage: StageHandle, seal: Seal) -> Reruns:
         if isinstance(record, Abort) and record.record_id == record.attempt:
             rerun.add(record.attempt)
     segments = 0
-    for info in stage.storage.list(stage.path.segments_prefix):
-        producer, attempt, _ = parse_segment_key(info.key)
+    listed = named_here(stage.storage.list(stage.path.segments_prefix), parse_segment_key)
+    for info, (producer, attempt, _) in listed:
         if producer < len(attempts) and attempts[producer] == attempt:
             segments += 1
         elif info.modified_wall_seconds > committed_at.get(producer, float("inf")):

@@ -37,6 +37,7 @@ from durable_shuffle.shuffle.storage.contract import (
     Created,
     Exists,
     ObjectInfo,
+    TooLongError,
     check_key,
     check_prefix,
     check_range,
@@ -129,7 +130,7 @@ class LocalStorage:
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
         check_key(key)
-        if not self._create(key, parts) and self._existing(key) != b"".join(parts):
+        if not self._create(key, parts) and not self._holds(key, parts):
             raise ConflictError(f"{self.description}: object {key} exists already")
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
@@ -216,10 +217,17 @@ class LocalStorage:
             self._sync_after_link(path)
         return created
 
-    def _existing(self, key: str) -> bytes:
+    def _holds(self, key: str, parts: Sequence[Bytes]) -> bool:
+        """Return whether the object that blocked a create has this content."""
+        wanted = b"".join(parts)
+        with suppress(TooLongError):
+            return self._existing(key, len(wanted)) == wanted
+        return False
+
+    def _existing(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         """Return the content of the object that blocked a create."""
         try:
-            return self.read(key)
+            return self.read(key, most_bytes)
         except NotFoundError as gone:  # deleted since, or NFS does not show another host's file yet
             raise UnavailableError(f"{gone}; it stood in the way of a create before") from gone
 

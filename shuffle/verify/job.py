@@ -91,10 +91,11 @@ def verify_job(
         NotFoundError: nothing is stored of such a job.
         UnavailableError, InvalidInputError: the storage does not answer, or refuses access.
     """
+    written = written_stages(storage, job)  # first: a driver at work names a stage, then writes it
     log = JobCopy(storage, job)
     stages: list[StageVerdict] = []
     total = _Total(progress)
-    unnamed = _unnamed_findings(storage, job, {*log.paths, *log.begun})
+    unnamed = _unnamed_findings(job, written, {*log.paths, *log.begun, *log.purged})
     log.findings += tuple(finding for _, finding in unnamed)
     for path in (*log.paths, *(path for path, _ in unnamed)):
         if path in log.freed:
@@ -231,7 +232,7 @@ def _purged(job: str, records: Iterable[Any]) -> set[StagePath]:
 
 
 def _unnamed_findings(
-    storage: Storage, job: str, known: Collection[StagePath]
+    job: str, written: Iterable[StagePath], known: Collection[StagePath]
 ) -> list[tuple[StagePath, Finding]]:
     """Return the stages that hold data but that the job log does not name, each with a finding."""
     return [
@@ -245,7 +246,7 @@ def _unnamed_findings(
                 "holds; verify --repair enters the stage again",
             ),
         )
-        for path in written_stages(storage, job)
+        for path in written
         if path not in known
     ]
 

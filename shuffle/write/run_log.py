@@ -44,7 +44,10 @@ from durable_shuffle.shuffle.log.appender_log import (
     state_behind,
     whole_tail,
 )
-from durable_shuffle.shuffle.log.layout import parse_segment_key
+from durable_shuffle.shuffle.log.layout import (
+    named_here,
+    parse_segment_key,
+)
 from durable_shuffle.shuffle.log.newest_schema import newest_schema
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
@@ -287,8 +290,9 @@ def abort_job(
 
 def delete_segments(stage: StageHandle, producer: int, attempt: str) -> None:
     """Delete all segments of an attempt that was aborted."""
-    keys = (info.key for info in stage.storage.list(stage.path.segments_prefix))
-    stage.storage.delete([k for k in keys if parse_segment_key(k)[:2] == (producer, attempt)])
+    listed = named_here(stage.storage.list(stage.path.segments_prefix), parse_segment_key)
+    mine = [info.key for info, name in listed if name[:2] == (producer, attempt)]
+    stage.storage.delete(mine)
 
 
 def clear_behind(stage: StageHandle, producer: int, attempt: str) -> int:
@@ -322,8 +326,8 @@ def clear_behind(stage: StageHandle, producer: int, attempt: str) -> int:
     else:
         return 0
     doomed = []
-    for info in stage.storage.list(stage.path.segments_prefix):
-        mine, author, number = parse_segment_key(info.key)
+    listed = named_here(stage.storage.list(stage.path.segments_prefix), parse_segment_key)
+    for info, (mine, author, number) in listed:
         if mine == producer and author in followed and (author, number) not in named:
             doomed.append(info.key)
     stage.storage.delete(doomed)

@@ -309,3 +309,13 @@ def test_writer_whose_temporary_file_is_deleted_fails_and_leaves_nothing(root: P
     with pytest.raises(DurableShuffleError):
         Interrupted(root).put("a/b", [b"1"])
     assert files_below(root) == []
+
+
+def test_a_long_object_may_be_put_again(root: Path) -> None:
+    """A put whose reply was lost is sent again, whatever its length; other bytes conflict."""
+    storage, data = LocalStorage(str(root)), bytes(65 << 20)
+    storage.put("a", [data])
+    storage.put("a", [data[: 1 << 20], data[1 << 20 :]])
+    for other in (data[:-1], data + b"x", data[:-1] + b"x"):
+        with pytest.raises(ConflictError):
+            storage.put("a", [other])

@@ -10,6 +10,7 @@ from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.log import read_outputs
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import job_log_prefix
@@ -102,3 +103,19 @@ def test_a_driver_behind_a_hole_is_told(ids: SeededIds) -> None:
     driver = JobLog.claim(memory, "job", ids.new_id())
     with pytest.raises(CorruptDataError, match=name):
         driver.check_owner()
+
+
+@pytest.mark.parametrize("slot", range(1, 16))
+def test_outputs_before_a_hole_are_not_taken_for_all(
+    open_: Open, numbers: Callable[..., list[int]], slot: int
+) -> None:
+    """A slot that is lost where the search for the end looks reads as an earlier end: whoever reads
+    the outputs, or opens the next view, names it instead."""
+    view = open_()
+    for _ in range(16):
+        numbers(view, 1)
+        view.ack()
+    log = view.task.held.log
+    name = lose(log, slot)
+    with pytest.raises(CorruptDataError, match=name):
+        read_outputs(log)

@@ -12,9 +12,10 @@ from small_stage import (
     write,
 )
 
-from durable_shuffle.serialization.errors import CorruptDataError, FencedError
+from durable_shuffle.serialization.errors import FencedError
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.stages import Freed, delete_orphans, release_stage
+from durable_shuffle.shuffle.seal.seal import count_reruns
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.segments import IdBatch
@@ -77,16 +78,6 @@ def test_orphans_of_a_sealed_stage_cost_nothing_per_producer(
     assert counted.total <= 10
 
 
-def test_a_foreign_object_among_the_segments_is_not_deleted(
-    stage: StageHandle, ids: SeededIds
-) -> None:
-    """It is an error that names it."""
-    stage.storage.put(f"{stage.path.segments_prefix}00/notes.txt", [b"mine"])
-    with pytest.raises(CorruptDataError, match=r"notes\.txt"):
-        delete_orphans(stage, ids, cause="test")
-    assert stage.storage.read(f"{stage.path.segments_prefix}00/notes.txt") == b"mine"
-
-
 def test_release_leaves_the_logs_only(stage: StageHandle, ids: SeededIds) -> None:
     """Segments, orphans and index go; objects and bytes are told; a repetition finds nothing."""
     seal(stage, 2, ids.new_id())
@@ -125,3 +116,15 @@ def test_release_touches_no_other_stage(storage: MemoryStorage, ids: SeededIds) 
     before = {i.key: storage.read(i.key) for i in storage.list(two.path.prefix)}
     release_stage(one, ids, generation=1, producers=1, cause="test")
     assert {i.key: storage.read(i.key) for i in storage.list(two.path.prefix)} == before
+
+
+def test_objects_of_others_end_nothing_and_stay(stage: StageHandle, ids: SeededIds) -> None:
+    """A file that somebody put among the segments is neither read nor deleted."""
+    foreign = [stage.path.segments_prefix + name for name in ("_SUCCESS", "a/b/crc", "notes.txt")]
+    for key in foreign:
+        stage.storage.put(key, [b"x"])
+    sealed = seal(stage, 2, ids.new_id())
+    assert count_reruns(stage, sealed).segments == 2
+    assert delete_orphans(stage, ids, cause="test") == Freed(2, 8)
+    assert {info.key for info in stage.storage.list(stage.path.prefix)}.issuperset(foreign)
+    assert read_rows(stage, sealed, 0) == [{"x": 0}, {"x": 0}, {"x": 1}, {"x": 1}]

@@ -326,3 +326,33 @@ def test_a_key_of_zero_has_no_sign() -> None:
                 )
                 assert sum(group.num_rows for group in made) == len(values)
                 assert [str(key) for key in keys] in (["0.0"], ["{'a': 0.0}"])
+
+
+def test_large_rows_behind_small_ones_are_read_in_small_parts() -> None:
+    """What a merge holds of a run follows from the size of its own rows, not of the first rows."""
+    sizes: list[int] = []
+
+    class Measured(Scratch):
+        def write(self, batches: Any, schema: pa.Schema) -> Any:
+            def seen() -> Iterator[pa.RecordBatch]:
+                for batch in batches:
+                    sizes.append(batch.nbytes)
+                    yield batch
+
+            return super().write(seen(), schema)
+
+    memory = 1 << 20
+    small = [pa.record_batch({"k": range(n, n + 5_000), "t": ["x"] * 5_000}) for n in (0, 5_000)]
+    large = [pa.record_batch({"k": [n] * 20, "t": ["y" * 20_000] * 20}) for n in range(20)]
+    rows = sorted_batches(
+        iter([*small, *large]),
+        lambda batch: row_order(batch, (SortKey("k"),)),
+        schema=small[0].schema,
+        memory_bytes=memory,
+        batch_rows=1000,
+        scratch=Measured(None),
+    )
+    keys = [key for batch in rows for key in batch.column(0).to_pylist()]
+    assert keys == sorted(keys)
+    assert len(keys) == 10_400
+    assert max(sizes) <= memory / (2 * FAN_IN) + 20_100, "more than one row too many"

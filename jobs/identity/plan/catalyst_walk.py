@@ -17,8 +17,10 @@ from py4j.java_collections import JavaArray, JavaList
 from py4j.java_gateway import JavaObject
 
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.exclusions import names
+from durable_shuffle.jobs.identity.plan.blind import BLIND
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
-from durable_shuffle.jobs.identity.plan.mapped import NULL, Tree
+from durable_shuffle.jobs.identity.plan.mapped import EXPRESSIONS, NULL, Tree
 from durable_shuffle.jobs.identity.plan.numbers import Numbers
 from durable_shuffle.jobs.identity.plan.values import literal, untyped
 
@@ -72,11 +74,9 @@ _VALUE_TEXTS = frozenset(
     }
 )
 ID_AT_END = re.compile(r"#(\d+)L?$")
-_ID_IN_NAME = re.compile(r"#(\d+)(?=L?\b)")
-"""Ids of the JVM inside the names of intermediate columns, which quote expressions."""
-_COUNTED_NAME = re.compile(r"_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
-"""Names, or parts of names, that Spark makes from a counter of the JVM, or at random (for frames
-in `sql("... {df}", df=df)`)."""
+_MADE_BY_SPARK = re.compile(r"#\d+|_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
+"""What names may hold that Spark makes from expressions, from a counter of the JVM, or at random
+(for frames in `sql("... {df}", df=df)`). A user may write such a name, too."""
 _SAME_TEXT = frozenset(
     {
         "org.apache.spark.sql.types.DecimalType",
@@ -84,6 +84,8 @@ _SAME_TEXT = frozenset(
     }
 )
 """Classes whose objects are equal if they print the same."""
+_BLIND = names(BLIND)
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]
@@ -104,7 +106,6 @@ class CatalystWalk:
         """What distinguishes unresolved inputs with equal tokens, within this session."""
         self.handlers: dict[str, Handler] = {}
         self.numbers = Numbers()
-        self._names: dict[str, str] = {}
         self._fields: dict[str, list[tuple[int, str]]] = {}
         """Class name -> places and names of the constructor arguments that this walk visits."""
         self._said: dict[str, list[str]] = {}
@@ -155,17 +156,26 @@ class CatalystWalk:
             self.tokens.append(f"jar {jar}")
 
     def name(self, name: str) -> str:
-        """Return a column's name, with counters of the JVM replaced by numbers of this walk."""
+        """Return a column's name; "" if Spark may have made it, since it differs in every JVM.
 
-        def known(quoted: re.Match[str]) -> str:
-            number = int(quoted[1])  # of a column of this walk, or of one below it
-            space = "expr" if ("expr", number) in self.numbers else "quoted"
-            return f"#{self.numbers.of((space, number))}"
+        Outside of the operators of `BLIND`, names count as they are (`_seen_names`).
+        """
+        return "" if _MADE_BY_SPARK.search(name) else repr(name)
 
-        def counted(quoted: re.Match[str]) -> str:
-            return self._names.setdefault(quoted[0], f"counted {len(self._names)}")
-
-        return repr(_COUNTED_NAME.sub(counted, _ID_IN_NAME.sub(known, name)))
+    def _seen_names(self, node: Any, name: str) -> None:
+        """Append the names of an operator's columns, unless no row depends on them."""
+        known = self.jvm.known(name)
+        if known.is_logical is None:
+            known.is_logical = self.jvm.is_a(node, _LOGICAL)
+        if not known.is_logical or simple_name(name) in _BLIND:
+            return
+        for one in (node, *self.jvm.children(node, name)):
+            try:
+                fields = json.loads(str(one.schema().json()))["fields"]
+                found = [field["name"] for field in fields]
+            except JVM_ERRORS:  # a type without a JSON form
+                found = [str(column.name()) for column in items(one.output())]
+            self.tokens.append(f"names {found!r}")
 
     def same_columns(self, some: Sequence[Any], others: Sequence[Any]) -> None:
         """Number each column of one list as the column at its place in the other list.
@@ -293,6 +303,8 @@ class CatalystWalk:
         self.tokens.append(f"{name} {len(fields)}")
         if is_tree:
             self.classes.add(simple)
+            if not name.startswith(EXPRESSIONS):
+                self._seen_names(obj, name)
         if simple == "Range":
             self._slices(obj)
         elif simple == "CallMethodViaReflection":

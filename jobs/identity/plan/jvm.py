@@ -44,6 +44,8 @@ class KnownClass:
     """Whether a tree node may have a second parameter list."""
     is_plan: bool | None = None
     """Whether it is a physical operator."""
+    is_logical: bool | None = None
+    """Whether it is a logical operator."""
 
 
 _OWN_CLASSES: WeakKeyDictionary[SparkContext, dict[str, KnownClass]] = WeakKeyDictionary()

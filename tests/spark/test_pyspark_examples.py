@@ -29,6 +29,7 @@ def _failures(
 ) -> dict[str, str]:
     """Return name -> what was printed, for each example that printed something else."""
     loaded = importlib.import_module(f"pyspark.sql.{module}")
+    session.catalog.clearCache()
     failed: dict[str, str] = {}
     with inside:
         for test in doctest.DocTestFinder().find(loaded, globs=None):
@@ -45,7 +46,7 @@ def _failures(
 
 def _compare(session: SparkSession, root: str, module: str) -> None:
     session.conf.set("spark.sql.shuffle.partitions", "4")
-    plain = _failures(session, module, nullcontext())
+    plain = _failures(session.newSession(), module, nullcontext())
     durable = DurableShuffle(session, root, job="tests")
     ours = _failures(session, module, durable.transparent())
     other = {name: text for name, text in ours.items() if name not in plain}

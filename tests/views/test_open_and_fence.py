@@ -156,7 +156,7 @@ def test_a_zombies_acknowledgement_that_came_first_is_kept(
             return memory.put_if_absent(key, data)
 
     raced = Raced()
-    raced._objects = memory._objects
+    raced._objects, raced._written = memory._objects, memory._written
     other_process()
     new = open_(storage=raced)
     assert new.epoch == 2

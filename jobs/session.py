@@ -174,7 +174,8 @@ class DurableShuffle(Calls, StoredStages):
         connect = is_connect(spark)
         if connect and rows_in == "jvm":
             raise InvalidInputError("rows_in='jvm' needs classic Spark; use rows_in='auto'")
-        engine: Engine = ConnectEngine(spark) if connect else ClassicEngine(spark, rows_in)
+        where = (self._storage.description, job)
+        engine: Engine = ConnectEngine(spark) if connect else ClassicEngine(spark, rows_in, where)
         store = StageStore(
             storage=self._storage,
             task_storage=task_storage,
@@ -192,7 +193,7 @@ class DurableShuffle(Calls, StoredStages):
             version=version,
             settings=settings,
             ids=ids,
-            seen=SeenInputs(spark, (self._storage.description, job)),
+            seen=SeenInputs(spark, where),
         )
         self._queries = None
         if isinstance(engine, ClassicEngine):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import pyarrow as pa
 from pyspark import RDD, SparkContext
@@ -67,6 +67,8 @@ _INCOMPATIBLE = re.compile(
 )
 """Finds our error in the text of a worker's traceback."""
 _COALESCE_PARTITIONS = "spark.sql.adaptive.coalescePartitions.enabled"
+_STAGES: WeakKeyDictionary[SparkContext, dict[tuple[str, str], dict[int, str]]]
+_STAGES = WeakKeyDictionary()
 _LOG = logging.getLogger(__name__)
 _STARTED: WeakSet[SparkContext] = WeakSet()
 """Applications whose executors were told to start Python."""
@@ -77,11 +79,21 @@ class ClassicEngine(Engine):
 
     ends_partitions = True
 
-    def __init__(self, spark: SparkSession, rows_in: RowsIn) -> None:
+    def __init__(
+        self, spark: SparkSession, rows_in: RowsIn, job: tuple[str, str] | None = None
+    ) -> None:
+        """Make the engine of one driver of a job.
+
+        Args:
+            job: the storage and the name of the job whose stages are read; None if no other
+                driver reads frames of this one.
+        """
         super().__init__(spark)
         self.route = Route(spark, rows_in)
-        self.stage_of_rdd: dict[int, str] = {}
-        """RDD id -> fingerprint of the stage that it reads."""
+        of_jobs = _STAGES.setdefault(spark.sparkContext, {}) if job else {}
+        self.stage_of_rdd: dict[int, str] = of_jobs.setdefault(job or ("", ""), {})
+        """RDD id -> fingerprint of the stage that it reads. An application's drivers of one job
+        share it, because a frame may be older than the driver that it is given to."""
         configured = spark.conf.get("spark.task.maxFailures", None)
         self.task_tries = task_tries(str(spark.sparkContext.master), configured)
 

@@ -110,7 +110,8 @@ class CutIdentities:
         walk = PieceWalk(self._jvm, root, self._engine.stage_of_rdd.get, stage_at)
         walk.operator(cut.piece.root)
         walk.visit(cut.node.partitioning)
-        components = {**walk.leaves.components(), "settings": self._settings}
+        settings = self._settings.of(functions=bool(walk.functions.digests))
+        components = {**walk.leaves.components(), "settings": settings}
         if walk.leaves.hidden:
             components["query"] = self._whole()
         identity = walked(walk, walk.functions, components)

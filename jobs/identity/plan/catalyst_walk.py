@@ -31,6 +31,7 @@ DROPPED = {
     "CollectMetrics": {"name", "dataframeId"},
     "CTERelationRef": {"statsOpt"},
     "Generate": {"qualifier"},
+    "SQLFunction": {"comment", "createTimeMs", "owner"},
     "NamedLambdaVariable": {"name", "value"},
     "MapInArrow": {"profile"},
     "MapInPandas": {"profile"},

@@ -223,7 +223,7 @@ def identify_connect_plan(
         "tables": inputs.tables,
         "analyzed": [numbered(shown.analyzed)],
         "schema": [df.schema.json()],
-        "settings": [session_settings_digest(spark)],
+        "settings": [session_settings_digest(spark).of(functions=bool(walk.functions))],
     }
     components = {aspect: hex_digest(parts) for aspect, parts in lists.items()}
     opaque = list(walk.opaque)

@@ -24,7 +24,12 @@ from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
 from durable_shuffle.jobs.identity.plan.moving import moving_values
 from durable_shuffle.jobs.identity.plan.rdds import RddChain, micro_batch
-from durable_shuffle.jobs.identity.plan.settings import cached_settings, settings_digest
+from durable_shuffle.jobs.identity.plan.settings import (
+    Settings,
+    cached_settings,
+    settings_digest,
+    workers_zone,
+)
 from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
 
 
@@ -69,7 +74,7 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     settings = settings_digest(jvm, java_session(df))
     components = {
         **leaves.components(),
-        "settings": settings,
+        "settings": settings.of(functions=bool(functions.digests)),
         "schema": hex_digest([cast("Any", df)._jdf.schema().json()]),  # noqa: SLF001
     }
     identity = with_cached(jvm, leaves.cached, settings, walked(walk, functions, components))
@@ -86,12 +91,12 @@ def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
     functions = PlanFunctions(walk)
     chain = RddChain(walk)
     chain.visit(cast("Any", rdd)._jrdd.rdd(), "an RDD's input")  # noqa: SLF001
-    settings = hex_digest([rdd.context.version])
+    settings = hex_digest([rdd.context.version, workers_zone()])
     return walked(walk, functions, {"rows": hex_digest(chain.rows), "settings": settings})
 
 
 def with_cached(
-    jvm: Jvm, cached: Sequence[Any], settings: str, identity: PlanIdentity
+    jvm: Jvm, cached: Sequence[Any], settings: Settings, identity: PlanIdentity
 ) -> PlanIdentity:
     """Return the identity of a plan that reads cached rows, given the identity of its nodes.
 
@@ -100,7 +105,7 @@ def with_cached(
 
     Args:
         cached: the builders of the cached rows.
-        settings: digest of the settings of now.
+        settings: the settings of now.
     """
     reasons: list[str] = []
     then = [cached_settings(jvm, builder) for builder in cached]
@@ -110,7 +115,11 @@ def with_cached(
             "change settings before the cache, or give version="
         )
         identity = replace(
-            identity, components={**identity.components, "cached": hex_digest(sorted(set(then)))}
+            identity,
+            components={
+                **identity.components,
+                "cached": hex_digest(sorted({str(of_one) for of_one in then})),
+            },
         )
     for builder in cached:
         reasons += moving_values(jvm, builder.logicalPlan(), set())

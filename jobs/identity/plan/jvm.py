@@ -142,6 +142,12 @@ class Jvm:
             entry.split(" -> ", 1) for entry in printed.split(_SEPARATOR) if " -> " in entry
         )
 
+    def java_entries(self, iterator: Any) -> dict[str, str]:
+        """Return the entries of a Java Map[String, String] as a dict, in three calls."""
+        entries = self.module("scala.jdk.javaapi.CollectionConverters").asScala(iterator)
+        printed = str(entries.mkString(_SEPARATOR))
+        return dict(entry.split("=", 1) for entry in printed.split(_SEPARATOR) if "=" in entry)
+
     def to_seq(self, values: Sequence[Any]) -> Any:
         """Return a Scala Seq."""
         return self._to_seq(list(values))

@@ -69,6 +69,7 @@ class PlanLeaves:
             "LogicalRDD": self._rdd,
             "ExternalRDD": self._rdd,
             "InMemoryRelation": self._cached,
+            "VariableReference": self._variable,
             "CaseInsensitiveMap": lambda node, _: self._sources.options(self._jvm.entries(node)),
         }
 
@@ -275,6 +276,11 @@ class PlanLeaves:
             self._walk.give_up(
                 f"a cached DataFrame ({self._columns(node)}), {why},", mend=_UNCACHED
             )
+
+    def _variable(self, node: Any, name: str) -> None:
+        """Visit a session variable: it is the value that it had when the query was analyzed."""
+        self._walk.tokens.append(name)
+        self._walk.visit(node.varDef().currentValue())
 
     def _number(self, obj: Any) -> int:
         return int(self._jvm.root.java.lang.System.identityHashCode(obj))

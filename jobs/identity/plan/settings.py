@@ -1,8 +1,9 @@
 """Settings that decide results, settings that decide input splits, and the digest of the splits.
 
-The digest of settings covers every SQL setting that is set, except those listed here, which cannot
-change rows. So a new or unknown setting may cause a fresh stage, but never a wrong reuse. Settings
-whose default depends on the machine or the Spark version are included with their effective value.
+The digest of settings covers every setting of the session and of Hadoop that differs from its
+default, except those listed in `harmless.py`, which cannot change rows. So a new or unknown setting
+may cause a fresh stage, but never a wrong reuse. Settings whose default depends on the machine or
+the Spark version are included with their effective value.
 
 Producer p of two runs is the same only if it reads the same splits. An equal number of producers
 is not enough: with another number of cores Spark can split the same files into equally many but
@@ -10,13 +11,25 @@ different pieces. The operators between leaves and root are part of the digest t
 keeps the partitions of its scan, a sort-merge join has those of its exchange.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.exclusions import names
 from durable_shuffle.jobs.identity.plan import iceberg
+from durable_shuffle.jobs.identity.plan.harmless import (
+    DEPLOYMENT,
+    HADOOP,
+    TUNING,
+    WITHOUT_FUNCTIONS,
+)
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, query_execution, simple_name
 
 SPLIT_SETTINGS = (
@@ -40,45 +53,46 @@ _EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
 _FILE_PARTITION = "org.apache.spark.sql.execution.datasources.FilePartition"
 # wrappers that do not change partitions
 _TRANSPARENT = frozenset({"WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec"})
-# These do not change rows, only how work is planned, split and shown. Prefixes end with a dot.
-_HARMLESS = (
-    "spark.sql.adaptive.",  # plans while running; partitions of a result are not its rows
-    "spark.sql.artifact.",  # where session files live
-    "spark.sql.autoBroadcastJoinThreshold",  # join algorithm
-    "spark.sql.broadcastTimeout",
-    "spark.sql.catalog.",  # where catalogs are; what they resolve to is in the plan
-    "spark.sql.catalogImplementation",
-    "spark.sql.cbo.",  # join order and algorithm
-    "spark.sql.codegen.",
-    "spark.sql.debug.",
-    "spark.sql.execution.broadcastHashJoin.",
-    "spark.sql.execution.reuseSubquery",
-    "spark.sql.exchange.reuse",
-    "spark.sql.inMemoryColumnarStorage.",
-    "spark.sql.join.preferSortMergeJoin",
-    "spark.sql.maxMetadataStringLength",
-    "spark.sql.maxPlanStringLength",
-    "spark.sql.pyspark.jvmStacktrace.enabled",
-    "spark.sql.repl.",  # notebooks' display of data frames
-    "spark.sql.sources.parallelPartitionDiscovery.",
-    _OFF_IN_CLONES,
-    "spark.sql.statistics.",
-    "spark.sql.streaming.",  # stages are batch plans
-    "spark.sql.ui.",
-    "spark.sql.warehouse.dir",  # tables count by their files
-    *SPLIT_SETTINGS,  # splits have their own digest, numbers of partitions their own field
-)
+_HARMLESS = names((*DEPLOYMENT, *TUNING))
+_BATCHES = names(WITHOUT_FUNCTIONS)
+_OF_HADOOP = names(HADOOP)
+_COPIED = "spark.hadoop."
+"""Prefix of the settings that Spark copies into Hadoop's configuration when it starts."""
+_DEFAULT = re.compile(r"ConfigEntry\(key=(\S+?), defaultValue=(.*?), doc=", re.DOTALL)
+_CONFIGURATION = "org.apache.hadoop.conf.Configuration"
+_DEFAULTS: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
+_HADOOP_DEFAULTS: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
+
+_PLACES: WeakKeyDictionary[SparkContext, str] = WeakKeyDictionary()
+_OPTIONS = ("spark.executor.defaultJavaOptions", "spark.executor.extraJavaOptions")
 
 
-def settings_digest(jvm: Jvm, java_session: Any) -> str:
-    """Return the digest of the settings that decide results in a JVM session, 32 hex digits."""
+class Settings(NamedTuple):
+    """Digests of the settings that decide results, 32 hex digits each."""
+
+    plain: str
+    """Of a plan without Python functions."""
+    with_functions: str
+
+    def of(self, *, functions: bool) -> str:
+        """Return the digest for a plan with or without Python functions."""
+        return self.with_functions if functions else self.plain
+
+
+def settings_digest(jvm: Jvm, java_session: Any) -> Settings:
+    """Return the digests of the settings that decide results in a JVM session."""
     conf = java_session.conf()
-    pairs = jvm.entries(conf.getAll())
-    return _digest(pairs, lambda key: str(conf.get(key)), str(java_session.version()))
+    defaults, context = _sql_defaults(jvm), jvm.context
+    changed = {k: v for k, v in jvm.entries(conf.getAll()).items() if defaults.get(k) != v}
+    hadoop = cast("Any", context)._jsc.sc().hadoopConfiguration()  # noqa: SLF001
+    base = _hadoop_defaults(jvm)
+    changed |= {f"{_COPIED}{k}": v for k, v in _properties(jvm, hadoop).items() if base.get(k) != v}
+    version = str(java_session.version())
+    return _digest(changed, lambda key: str(conf.get(key)), version, place_of(jvm), workers_zone())
 
 
-def cached_settings(jvm: Jvm, builder: Any) -> str:
-    """Return the digest of the settings under which rows were cached; "" if unknown.
+def cached_settings(jvm: Jvm, builder: Any) -> Settings | None:
+    """Return the digests of the settings under which rows were cached; None if unknown.
 
     Spark clones the session when it caches rows, so the clone has the settings of that time.
 
@@ -87,24 +101,97 @@ def cached_settings(jvm: Jvm, builder: Any) -> str:
     """
     session = builder.cachedPlan().session()
     if session is None or session.conf().get(_OFF_IN_CLONES) != "false":
-        return ""
+        return None
     return settings_digest(jvm, session)
 
 
-def session_settings_digest(spark: SparkSession) -> str:
+def session_settings_digest(spark: SparkSession) -> Settings:
     """Like `settings_digest`, for any kind of session, by its public API."""
-    return _digest(spark.conf.getAll, lambda key: str(spark.conf.get(key)), spark.version)
+    get = spark.conf.get
+    return _digest(spark.conf.getAll, lambda key: str(get(key)), spark.version, "", "")
 
 
-def _digest(pairs: Mapping[str, str], effective: Callable[[str], str], version: str) -> str:
-    kept = {k: v for k, v in pairs.items() if k.startswith("spark.sql.") and not _is_harmless(k)}
+def place_of(jvm: Jvm) -> str:
+    """Return locale and zone of the JVMs, which decide upper() or a date as text. Asked once."""
+    if jvm.context not in _PLACES:
+        locale = getattr(jvm.root, "java.util.Locale").getDefault()
+        zone = getattr(jvm.root, "java.util.TimeZone").getDefault()
+        conf = cast("Any", jvm.context)._conf  # noqa: SLF001
+        options = " ".join(conf.get(name, "") for name in _OPTIONS).split()
+        own = sorted(option for option in options if option.startswith("-Duser."))
+        _PLACES[jvm.context] = repr([str(locale.toString()), str(zone.getID()), *own])
+    return _PLACES[jvm.context]
+
+
+def workers_zone() -> str:
+    """Return the zone of this process, which Python workers take over.
+
+    What Spark sets for workers (`spark.executorEnv.TZ`) counts with each function.
+    """
+    return repr([os.environ.get("TZ"), time.tzname, time.timezone, time.altzone])
+
+
+def _digest(
+    changed: Mapping[str, str],
+    effective: Callable[[str], str],
+    version: str,
+    place: str,
+    workers: str,
+) -> Settings:
+    """Return the digests of settings and of what else decides results in the same way.
+
+    Args:
+        changed: settings that are not at their default.
+        effective: returns the value of a setting.
+        place: locale and zone of the JVMs.
+        workers: zone of Python workers.
+    """
+    kept = {k: v for k, v in changed.items() if not is_harmless(k)}
     kept |= {key: effective(key) for key in _EFFECTIVE}
-    kept["version"] = version
-    return hex_digest(part for key in sorted(kept) for part in (key, kept[key]))
+    kept |= {"version": version, "place": place}
+    plain = {k: v for k, v in kept.items() if k not in _BATCHES}
+    digests = [
+        hex_digest(text for pair in sorted(of.items()) for text in pair)
+        for of in (plain, {**kept, "workers": workers})
+    ]
+    return Settings(*digests)
 
 
-def _is_harmless(key: str) -> bool:
-    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in _HARMLESS)
+def is_harmless(key: str) -> bool:
+    """Return whether no row of any plan depends on a setting of a session."""
+    of_hadoop = key.removeprefix(_COPIED) if key.startswith(_COPIED) else key
+    if of_hadoop != key or not key.startswith("spark."):
+        return _is_listed(of_hadoop, _OF_HADOOP)
+    return _is_listed(key, _HARMLESS)
+
+
+def _is_listed(key: str, listed: Collection[str]) -> bool:
+    """Return whether a list has a setting's name or one of its namespaces."""
+    dots = (i + 1 for i, char in enumerate(key) if char == ".")
+    return key in listed or any(key[:end] in listed for end in dots)
+
+
+def _sql_defaults(jvm: Jvm) -> Mapping[str, str]:
+    """Return the defaults of all settings that Spark SQL knows. They are asked once."""
+    if jvm.context not in _DEFAULTS:
+        entries = jvm.module("org.apache.spark.sql.internal.SQLConf").getConfigEntries()
+        _DEFAULTS[jvm.context] = dict(_DEFAULT.findall(str(entries.toString())))
+    return _DEFAULTS[jvm.context]
+
+
+def _hadoop_defaults(jvm: Jvm) -> Mapping[str, str]:
+    """Return the defaults in Hadoop's jars, without the files of this machine."""
+    if jvm.context not in _HADOOP_DEFAULTS:
+        plain = getattr(jvm.root, _CONFIGURATION)(False)  # noqa: FBT003
+        for of in ("core", "mapred", "yarn", "hdfs", "hdfs-rbf"):
+            plain.addResource(f"{of}-default.xml")
+        _HADOOP_DEFAULTS[jvm.context] = _properties(jvm, plain)
+    return _HADOOP_DEFAULTS[jvm.context]
+
+
+def _properties(jvm: Jvm, configuration: Any) -> dict[str, str]:
+    """Return Hadoop's settings, with variables such as ${user.name} as they are."""
+    return jvm.java_entries(configuration.iterator())
 
 
 def identify_splits(planned: DataFrame) -> str:

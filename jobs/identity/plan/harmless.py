@@ -1,0 +1,188 @@
+"""Settings that change no row. Names that end with a dot are namespaces.
+
+Every other setting of a session counts, whatever its name, because Spark copies all of them into
+the Hadoop configuration of a scan.
+"""
+
+from durable_shuffle.jobs.identity.exclusions import Excluded
+
+_WHERE = "it says where and by whom a job runs"
+_RESOURCES = "it says with how many tasks, how much memory and which disks a job runs"
+_TRANSPORT = "it says how processes send and keep bytes that hold the same rows"
+_SHOWN = "it decides what is shown, logged or reported"
+_ALGORITHM = "it chooses between ways to compute the same rows"
+_SPLITS = "splits have a digest of their own, numbers of partitions a field of their own"
+_FUNCTIONS = "Python functions count with what they need of it"
+_WRITES = "it is for files that are written; stages are not written by Spark's formats"
+_CODE = "classes count by their jars, functions by their code"
+
+DEPLOYMENT = (
+    Excluded("spark.acls.", _WHERE),
+    Excluded("spark.admin.", _WHERE),
+    Excluded("spark.api.mode", _WHERE),
+    Excluded("spark.app.", _WHERE),
+    Excluded("spark.archives", _CODE),
+    Excluded("spark.authenticate", _TRANSPORT),
+    Excluded("spark.authenticate.", _TRANSPORT),
+    Excluded("spark.barrier.", _RESOURCES),
+    Excluded("spark.blockManager.", _TRANSPORT),
+    Excluded("spark.broadcast.", _TRANSPORT),
+    Excluded("spark.checkpoint.", _TRANSPORT),
+    Excluded("spark.cleaner.", _RESOURCES),
+    Excluded("spark.connect.", _TRANSPORT),
+    Excluded("spark.cores.max", _RESOURCES),
+    Excluded("spark.decommission.", _RESOURCES),
+    Excluded("spark.default.parallelism", _SPLITS),
+    Excluded("spark.deploy.", _WHERE),
+    Excluded("spark.driver.", _WHERE),
+    Excluded("spark.durableShuffle.", "stages count it themselves where it changes what is stored"),
+    Excluded("spark.dynamicAllocation.", _RESOURCES),
+    Excluded("spark.eventLog.", _SHOWN),
+    Excluded("spark.excludeOnFailure.", _RESOURCES),
+    Excluded("spark.executor.", _RESOURCES),
+    Excluded("spark.executorEnv.", _FUNCTIONS),
+    Excluded("spark.extraListeners", _SHOWN),
+    Excluded("spark.files", _CODE),
+    Excluded("spark.history.", _SHOWN),
+    Excluded("spark.io.", _TRANSPORT),
+    Excluded("spark.jars", _CODE),
+    Excluded("spark.jars.", _CODE),
+    Excluded("spark.kryoserializer.", _TRANSPORT),
+    Excluded("spark.kubernetes.", _WHERE),
+    Excluded("spark.local.dir", _RESOURCES),
+    Excluded("spark.locality.", _RESOURCES),
+    Excluded("spark.log.", _SHOWN),
+    Excluded("spark.logConf", _SHOWN),
+    Excluded("spark.master", _WHERE),
+    Excluded("spark.memory.", _RESOURCES),
+    Excluded("spark.metrics.", _SHOWN),
+    Excluded("spark.network.", _TRANSPORT),
+    Excluded("spark.plugins", _CODE),
+    Excluded("spark.port.", _WHERE),
+    Excluded("spark.pyspark.", _FUNCTIONS),
+    Excluded("spark.python.", _FUNCTIONS),
+    Excluded("spark.rdd.compress", _TRANSPORT),
+    Excluded("spark.redaction.", _SHOWN),
+    Excluded("spark.reducer.", _TRANSPORT),
+    Excluded("spark.repl.", _CODE),
+    Excluded("spark.resources.", _RESOURCES),
+    Excluded("spark.rpc.", _TRANSPORT),
+    Excluded("spark.scheduler.", _RESOURCES),
+    Excluded("spark.serializer", _TRANSPORT),
+    Excluded("spark.serializer.", _TRANSPORT),
+    Excluded("spark.shuffle.", _TRANSPORT),
+    Excluded("spark.speculation", _RESOURCES),
+    Excluded("spark.speculation.", _RESOURCES),
+    Excluded("spark.ssl.", _TRANSPORT),
+    Excluded("spark.stage.", _RESOURCES),
+    Excluded("spark.standalone.", _WHERE),
+    Excluded("spark.storage.", _TRANSPORT),
+    Excluded("spark.submit.", _WHERE),
+    Excluded("spark.task.", _RESOURCES),
+    Excluded("spark.ui.", _SHOWN),
+    Excluded("spark.worker.", _RESOURCES),
+    Excluded("spark.yarn.", _WHERE),
+)
+
+_OF_SQL = {
+    "adaptive.": "it plans while the job runs; partitions of a result are not its rows",
+    "artifact.": "it says where files of a session are kept",
+    "autoBroadcastJoinThreshold": _ALGORITHM,
+    "broadcastTimeout": _RESOURCES,
+    "cartesianProductExec.": _RESOURCES,
+    "catalog.": "it says where catalogs are; what they resolve to is in the plan",
+    "catalogImplementation": "what a catalog resolves to is in the plan",
+    "cbo.": _ALGORITHM,
+    "codegen.": _ALGORITHM,
+    "columnVector.offheap.enabled": _RESOURCES,
+    "debug.": _SHOWN,
+    "exchange.reuse": _ALGORITHM,
+    "execution.broadcastHashJoin.": _ALGORITHM,
+    "execution.interruptOnCancel": "it decides how a job that is cancelled ends",
+    "execution.pandas.udf.buffer.size": _TRANSPORT,
+    "execution.pyspark.udf.": "it decides how a worker that hangs or fails is reported",
+    "execution.python.udf.buffer.size": _TRANSPORT,
+    "execution.pythonUDF.arrow.concurrency.level": _RESOURCES,
+    "execution.reuseSubquery": _ALGORITHM,
+    "execution.useObjectHashAggregateExec": _ALGORITHM,
+    "files.maxRecordsPerFile": _WRITES,
+    "filesourceTableRelationCacheSize": _RESOURCES,
+    "hive.filesourcePartitionFileCacheSize": _RESOURCES,
+    "inMemoryColumnarStorage.": _TRANSPORT,
+    "join.forceApplyShuffledHashJoin": _ALGORITHM,
+    "join.preferSortMergeJoin": _ALGORITHM,
+    "limit.initialNumPartitions": _ALGORITHM,
+    "limit.scaleUpFactor": _ALGORITHM,
+    "maxMetadataStringLength": _SHOWN,
+    "maxPlanStringLength": _SHOWN,
+    "maxSinglePartitionBytes": _ALGORITHM,
+    "objectHashAggregate.sortBased.fallbackThreshold": _ALGORITHM,
+    "optimizer.dynamicPartitionPruning.": _ALGORITHM,
+    "optimizer.runtime.": _ALGORITHM,
+    "orc.columnarReaderBatchSize": _RESOURCES,
+    "orc.compression.codec": _WRITES,
+    "orc.enableVectorizedReader": _ALGORITHM,
+    "orc.filterPushdown": _ALGORITHM,
+    "parquet.columnarReaderBatchSize": _RESOURCES,
+    "parquet.compression.codec": _WRITES,
+    "parquet.enableVectorizedReader": _ALGORITHM,
+    "parquet.filterPushdown": _ALGORITHM,
+    "parquet.filterPushdown.": _ALGORITHM,
+    "parquet.pushdown.inFilterThreshold": _ALGORITHM,
+    "pyspark.dataSource.profiler": _SHOWN,
+    "pyspark.jvmStacktrace.enabled": _SHOWN,
+    "pyspark.udf.profiler": _SHOWN,
+    "repl.": _SHOWN,
+    "requireAllClusterKeysForCoPartition": _ALGORITHM,
+    "sessionWindow.buffer.": _RESOURCES,
+    "shuffledHashJoinFactor": _ALGORITHM,
+    "sortMergeJoinExec.buffer.": _RESOURCES,
+    "sources.bucketing.autoBucketedScan.enabled": _ALGORITHM,
+    "sources.ignoreDataLocality": _RESOURCES,
+    "sources.parallelPartitionDiscovery.": _RESOURCES,
+    "sources.partitionOverwriteMode": _WRITES,
+    "statistics.": _ALGORITHM,
+    "streaming.": "stages are batch plans",
+    "ui.": _SHOWN,
+    "warehouse.dir": "tables count by their files",
+    "windowExec.buffer.": _RESOURCES,
+    **dict.fromkeys(
+        (
+            "files.maxPartitionBytes",
+            "files.openCostInBytes",
+            "files.minPartitionNum",
+            "files.maxPartitionNum",
+            "leafNodeDefaultParallelism",
+            "shuffle.partitions",
+        ),
+        _SPLITS,
+    ),
+}
+TUNING = tuple(Excluded(f"spark.sql.{name}", why) for name, why in _OF_SQL.items())
+
+_BATCHES = "it cuts rows into batches, which only a function can see"
+WITHOUT_FUNCTIONS = (
+    Excluded("spark.sql.execution.arrow.maxBytesPerBatch", _BATCHES),
+    Excluded("spark.sql.execution.arrow.maxBytesPerOutputBatch", _BATCHES),
+    Excluded("spark.sql.execution.arrow.maxRecordsPerBatch", _BATCHES),
+    Excluded("spark.sql.execution.arrow.maxRecordsPerOutputBatch", _BATCHES),
+    Excluded("spark.sql.execution.python.udf.maxBytesPerBatch", _BATCHES),
+    Excluded("spark.sql.execution.python.udf.maxRecordsPerBatch", _BATCHES),
+)
+"""Settings that count where a Python function runs."""
+
+_FILES = "it says how files are fetched; they count by path, length, time and tag"
+HADOOP = (
+    Excluded("dfs.", _FILES),
+    Excluded("fs.", _FILES),
+    Excluded("hadoop.", _WHERE),
+    Excluded("io.file.buffer.size", _FILES),
+    Excluded("ipc.", _TRANSPORT),
+    Excluded("mapreduce.fileoutputcommitter.", _WRITES),
+    Excluded("mapreduce.framework.name", _WHERE),
+    Excluded("mapreduce.job.", _WHERE),
+    Excluded("mapreduce.output.", _WRITES),
+    Excluded("net.", _TRANSPORT),
+    Excluded("yarn.", _WHERE),
+)
+"""Settings of Hadoop: in a session, behind `spark.hadoop.`, or in Hadoop's own configuration."""

@@ -261,3 +261,29 @@ def test_split_settings_are_effective_values(spark: SparkSession) -> None:
         found = split_settings(spark)
     assert found["spark.sql.files.minPartitionNum"] == "7"
     assert found["spark.sql.leafNodeDefaultParallelism"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(("'a,b'", "'c'"), ("'a'", "'b,c'")), (("'c'", "null"), ("'c'", "'null'"))],
+    ids=["commas", "null"],
+)
+def test_partition_values_of_one_folder(
+    spark: SparkSession, tmp_path: Path, one: tuple[str, str], other: tuple[str, str]
+) -> None:
+    """A catalog may give a folder any partition values; those that print the same are two."""
+    spark.range(3).write.parquet(str(tmp_path / "files"))
+    found = []
+    for x, y in (one, other, other):
+        spark.sql("DROP TABLE IF EXISTS placed")
+        spark.sql(
+            "CREATE TABLE placed (id BIGINT, x STRING, y STRING) USING parquet "
+            f"PARTITIONED BY (x, y) LOCATION '{tmp_path / 'root'}'"
+        )
+        spark.sql(
+            f"ALTER TABLE placed ADD PARTITION (x = {x}, y = {y}) LOCATION '{tmp_path / 'files'}'"
+        )
+        found.append(resolved(spark.table("placed")))
+    spark.sql("DROP TABLE placed")
+    assert {name for name in ASPECTS if found[0][name] != found[1][name]} == {"files"}
+    assert found[1] == found[2]

@@ -53,8 +53,9 @@ def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]
         partitions = index.listFiles(none, none)
     text = str(partitions.mkString("\n"))
     entries = list(_parsed(text))
-    if len(entries) != text.count(_MTIME) or len(entries) != text.count(_ONE_FILE):
-        entries = list(_asked(partitions))
+    whole = len(entries) == text.count(_MTIME) == text.count(_ONE_FILE)
+    if not whole or _is_ambiguous(index, _PARTITION.findall(text)):
+        entries = list(_asked(partitions, index.partitionSchema()))
     return sorted(entries)
 
 
@@ -88,9 +89,20 @@ def _parsed(text: str) -> Iterator[str]:
             yield repr((start[1], m["path"], int(m["length"]), int(m["mtime"]), *tags))
 
 
-def _asked(partitions: Any) -> Iterator[str]:
+def _is_ambiguous(index: Any, printed: Sequence[str]) -> bool:
+    """Return whether printed partition values may be those of other partitions, too."""
+    if any("null" in values for values in printed):
+        return True
+    commas = max((values.count(",") for values in printed), default=0)
+    return commas > 0 and commas >= int(index.partitionSchema().size())
+
+
+def _asked(partitions: Any, schema: Any) -> Iterator[str]:
+    types = [field.dataType() for field in schema.fields()]
     for partition in items(partitions):
-        values = partition.values().toString()
+        row = partition.values()
+        found = [None if row.isNullAt(i) else str(row.get(i, t)) for i, t in enumerate(types)]
+        values = repr(found)
         for file in items(partition.files()):
             length, mtime = int(file.getLen()), int(file.getModificationTime())
             facts = [str(f.toString()) for f in items(file.metadata().toSeq())]

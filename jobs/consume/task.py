@@ -43,6 +43,7 @@ from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.sealed_reader import join_small
+from durable_shuffle.shuffle.rows.reducers import lacks_of_state
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
@@ -231,9 +232,6 @@ def _published(
         yield from read_output(storage, output, schema)
 
 
-_STATEFUL = ("process", "snapshot", "restore")
-
-
 class UserCodeError(Exception):
     """Carries what the user's code raised."""
 
@@ -248,7 +246,7 @@ def is_stateful(process: Any) -> bool:
     Raises:
         InvalidInputError: neither; names what is missing.
     """
-    missing = [name for name in _STATEFUL if not callable(getattr(process, name, None))]
+    missing = lacks_of_state(process)
     if not missing:
         return True
     if callable(process):

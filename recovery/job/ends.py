@@ -1,8 +1,10 @@
 """How work ends: the order of calls and records of each way of stopping. Pure.
 
-Each mode has a row of steps, after FLIP-46. Optional calls that nobody offers are left out. After a
-failure or a cancel only CLOSE is left. A successor that finds PREPARED or COMMITTED in the log goes
-on behind that step. Steps whose names begin with WIN are durable records, the others are calls.
+Each mode has a row of steps, after FLIP-46. Optional calls that nobody offers are left out. Its
+FINITE row is of work without checkpoints. Here a successor may have to make the call of SHUTDOWN,
+so PREPARED holds the state behind the last row, as in DRAIN. After a failure or a cancel only CLOSE
+is left. A successor that finds PREPARED or COMMITTED in the log goes on behind that step. Steps
+whose names begin with WIN are durable records, the others are calls.
 
 `prepare` and `shutdown` are made only where the input has truly ended. Nothing is published before
 the record stands that says so: SHUTDOWN comes behind a record that was begun after PREPARE.
@@ -45,6 +47,7 @@ class EndStep(StrEnum):
 ORDERS: Mapping[StopMode, tuple[EndStep, ...]] = {
     StopMode.FINITE: (
         EndStep.PREPARE,
+        EndStep.SNAPSHOT,
         EndStep.WIN_PREPARED,
         EndStep.SHUTDOWN,
         EndStep.WIN_COMMITTED,

@@ -50,6 +50,7 @@ from durable_shuffle.shuffle.base.retry import Jitter
 from durable_shuffle.shuffle.base.settings import check_count
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.named_stage import named_stage
+from durable_shuffle.shuffle.rows.reducers import lacks_of_state
 from durable_shuffle.shuffle.storage.open import open_storage
 
 _log = logging.getLogger(__name__)
@@ -268,10 +269,18 @@ class Pipeline:
     ) -> None:
         self._take_name(name)
         self._check_not_merged(reads)
-        if not callable(step) and not callable(getattr(step, "process", None)):
+        lacks = lacks_of_state(step)
+        if "process" in lacks and not callable(step):
             raise InvalidInputError(
                 f"consumer {name!r} must be a function or an object with process(batch), found "
                 f"{type(step).__name__}"
+            )
+        stateless = getattr(step, "stateless", False) is True
+        if lacks and "process" not in lacks and not stateless:
+            raise InvalidInputError(
+                f"consumer {name!r}: {type(step).__name__} has process() and no "
+                f"{'(), '.join(lacks)}(): a restart would lose its state; add these methods, or "
+                "set stateless = True on it"
             )
         if schema is None and sink is not None:
             raise InvalidInputError(f"consumer {name!r} needs the schema of the rows for its sink")

@@ -59,6 +59,14 @@ class Grouped:
         return len(required) > 1
 
 
+_STATEFUL = ("process", "snapshot", "restore")
+
+
+def lacks_of_state(step: object) -> tuple[str, ...]:
+    """Return the methods that an object lacks to keep its state over a restart."""
+    return tuple(name for name in _STATEFUL if not callable(getattr(step, name, None)))
+
+
 @runtime_checkable
 class ResumableReducer(Protocol):
     """A reducer that continues in the middle of its partition after a crash.

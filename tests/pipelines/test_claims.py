@@ -33,6 +33,8 @@ WAIT = 300.0
 class FailsWhenTold:
     """A step of this process that fails once for each item of `fail`."""
 
+    stateless = True
+
     def __init__(self) -> None:
         self.fail: list[int] = []
 

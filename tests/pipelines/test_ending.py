@@ -10,12 +10,12 @@ from durable_shuffle.recovery.job.phases import TaskPhase
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Parked
 
 ROWS = {
-    "FINITE": ["prepare_to_shutdown", "shutdown", "close"],
+    "FINITE": ["prepare_to_shutdown", "snapshot", "shutdown", "close"],
     "DRAIN": ["max_watermark", "prepare_to_shutdown", "snapshot", "notify", "shutdown", "close"],
     "SUSPEND": ["snapshot", "notify", "close"],
     "CANCEL": ["close"],
 }
-"""FLIP-46's table, as it is written there."""
+"""FLIP-46's table. Its FINITE row is of work without checkpoints; here the state is kept, too."""
 NEEDED = ("snapshot", "close")
 
 
@@ -103,6 +103,42 @@ def test_a_crash_behind_each_step(
         run_in(one, mode, step)
         assert log == ["close"], "a finished consumer runs no hook"
         one.check_all_published_once()
+
+
+class Counts(Plain):
+    """Adds up rows; `shutdown` tells the sum."""
+
+    def __init__(self, told: list[int]) -> None:
+        super().__init__([])
+        self.told, self.rows, self.fails = told, 0, True
+
+    def process(self, batch: Any) -> Any:
+        self.rows += batch.num_rows
+        return super().process(batch)
+
+    def snapshot(self) -> bytes:
+        return b"%d" % self.rows
+
+    def restore(self, state: bytes) -> None:
+        self.rows = int(state)
+
+    def shutdown(self, token: str) -> None:
+        assert token
+        self.told.append(self.rows)
+
+
+@pytest.mark.requirement("R-F46-5")
+@pytest.mark.requirement("R-F46-19")
+@pytest.mark.parametrize("mode", ["FINITE", "DRAIN"])
+def test_a_successor_shuts_down_with_the_whole_state(one: OneConsumer, mode: str) -> None:
+    """The process dies behind PREPARED: the next one tells the sum of all rows, too."""
+    written(one, mode)
+    told: list[int] = []
+    reports = run_in(one, mode, Counts(told), EndStep.WIN_PREPARED)
+    assert reports[-1].phase is TaskPhase.FAILED, "the crash did not happen"
+    assert told == []
+    assert run_in(one, mode, Counts(told))[-1].phase is TaskPhase.FINISHED
+    assert told == [one.rows]
 
 
 @pytest.mark.requirement("R-F46-19")

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 from one_consumer import ROWS, OneConsumer
 from one_source import attempt, in_folder, stored
@@ -14,7 +17,11 @@ from durable_shuffle.recovery.pipeline.plan import positions
 from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
 from durable_shuffle.recovery.pipeline.plan.positions import CollectedNames, positions_of
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
-from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    IncompatibleError,
+    InvalidInputError,
+)
 from durable_shuffle.shuffle.log.appender_log import Append, appender_log
 
 
@@ -131,7 +138,8 @@ def test_a_folder_of_any_storage(one: OneConsumer) -> None:
     put("_hidden.json", 9)
     put("z.json", 9)
     tables = [next(seen), next(seen)]
-    assert [item[1] for item in tables if item] == ["a b (1).json", "b.json"]
+    names = [item[1].partition("/")[2] for item in tables if item]
+    assert names == ["a b (1).json", "b.json"]
     files.rm_file(f"{root}/z.json")
     put("DONE")
     assert [item for item in seen if item] == [], "z.json is not there any more"
@@ -162,3 +170,71 @@ def test_files_that_do_not_fit_are_passed_over_if_asked_to(
     assert attempt(one, source)[-1].phase is TaskPhase.FINISHED
     assert stored(one, "r") == [0, 1]
     assert "b.json" in caplog.text
+
+
+def _read(source: FolderSource, position: Any = None) -> list[str]:
+    """Return the positions of the files that are there now."""
+    found = []
+    for item in source.read(position, 0, 1):
+        if item is None:
+            return found
+        found.append(item[1])
+    return found
+
+
+def test_a_position_is_of_one_folder(tmp_path: Path) -> None:
+    """Files of another folder have the same names (part-0, part-1): they are not taken for read."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "part-0.json").write_text('{"n": 1}\n')
+    one, two = (FolderSource(str(tmp_path / name), "json", ROWS) for name in ("one", "two"))
+    position = _read(one)
+    assert len(position) == 1
+    assert _read(one, position) == []
+    for other in (two, FolderSource(str(tmp_path / "one"), "csv", ROWS)):
+        with pytest.raises(IncompatibleError, match="give the source another name"):
+            _read(other, position)
+    with pytest.raises(IncompatibleError):
+        _read(one, ["part-0.json"])
+
+
+def test_a_file_that_is_away_for_a_moment_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An uploader replaces a file by delete and put, right between the listing and the read."""
+    (tmp_path / "a.json").write_text('{"n": 1}\n')
+    source = FolderSource(str(tmp_path), "json", ROWS)
+    read, away = Path.read_bytes, [True]
+
+    def missing_once(path: Path) -> bytes:
+        if path.name == "a.json" and away:
+            away.clear()
+            raise FileNotFoundError(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", missing_once)
+    items = source.read(None, 0, 1)
+    first = next(items)
+    item = first if first is not None else next(items)
+    assert not away, "the file was never away"
+    assert item is not None
+    assert item[0].column("n").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("names", [("n",), ("n", "m", "more"), ("n", "M")])
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_other_columns_than_the_schema_has_are_refused(
+    tmp_path: Path, kind: str, names: tuple[str, ...]
+) -> None:
+    """No format gives nulls for a column that the file does not have, or drops one."""
+    schema = pa.schema([("n", pa.int64()), ("m", pa.int64())])
+    table = pa.table({name: [1, 2] for name in names})
+    path = tmp_path / f"a.{kind}"
+    pq.write_table(table, path) if kind == "parquet" else pa.csv.write_csv(table, path)
+    with pytest.raises(InvalidInputError, match=r"misses m|also has more"):
+        _read(FolderSource(str(tmp_path), kind, schema))
+    whole = pa.table({"m": [3], "n": [4]})
+    pq.write_table(whole, path) if kind == "parquet" else pa.csv.write_csv(whole, path)
+    item = next(FolderSource(str(tmp_path), kind, schema).read(None, 0, 1))
+    assert item is not None
+    assert item[0].to_pylist() == [{"n": 4, "m": 3}]

@@ -31,6 +31,8 @@ WAIT = 300.0
 class Seen:
     """A step of this process, shared by all attempts."""
 
+    stateless = True
+
     def __init__(self) -> None:
         self.checkpoints: list[int] = []
 

@@ -89,12 +89,16 @@ def test_a_consumer_passes_rows_on_to_another_stage(tmp_path: Path) -> None:
 
 
 class _Even:
+    stateless = True
+
     def process(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         return [row for row in batch.to_pylist() if row["n"] % 2 == 0]
 
 
 class FailsInOpen:
     """Fails as often as it is told to, while the others open."""
+
+    stateless = True
 
     left: list[BaseException]
 
@@ -145,12 +149,16 @@ def test_an_error_that_cannot_go_away_is_not_tried_again(tmp_path: Path) -> None
 
 
 class _Wrong:
+    stateless = True
+
     def process(self, batch: pa.RecordBatch) -> Any:
         return [{"m": 1}]
 
 
 class HangsInOpen:
     """Until it is let go."""
+
+    stateless = True
 
     def __init__(self, gate: threading.Event, inside: threading.Event) -> None:
         self.gate, self.inside = gate, inside
@@ -332,6 +340,8 @@ def test_another_shape_under_the_same_name_is_refused(tmp_path: Path) -> None:
 class Hangs:
     """In its prepare hook, until the test is over."""
 
+    stateless = True
+
     def __init__(self, gate: threading.Event) -> None:
         self.gate = gate
 
@@ -406,6 +416,8 @@ def test_a_sealed_stage_as_source(tmp_path: Path) -> None:
 
 
 class _Renamed:
+    stateless = True
+
     def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.rename_columns(["n"])
 

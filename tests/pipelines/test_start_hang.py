@@ -20,6 +20,8 @@ SOURCE = "numbers-p0000"
 class FailsFirst:
     """A step of this process whose first `open` fails."""
 
+    stateless = True
+
     def __init__(self) -> None:
         self.opened = 0
 

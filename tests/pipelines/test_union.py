@@ -39,6 +39,8 @@ class Every:
 class Sees:
     """Passes rows on, and remembers the checkpoints that are complete."""
 
+    stateless = True
+
     def __init__(self) -> None:
         self.checkpoints: list[int] = []
         self.fails: list[int] = []

@@ -17,6 +17,8 @@ from durable_shuffle.recovery.pipeline.stream import Stream
 class Complaining:
     """Passes rows on."""
 
+    stateless = True
+
     folder: str
     number: int = -1
 

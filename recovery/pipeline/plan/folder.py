@@ -8,8 +8,9 @@ new name and miss an older one.
 import io
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +21,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from durable_shuffle.serialization.checksum import crc32
-from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
+from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.base.redact import redact
 from durable_shuffle.shuffle.storage.errors import Place, storage_errors
 from durable_shuffle.shuffle.storage.open import check_path
@@ -39,9 +40,11 @@ class FolderSource:
 
     Args:
         folder: a path, or a URL of any storage that fsspec knows, such as `s3://bucket/inbox`. It
-            is listed again whenever all files are read, at most twice a second.
+            is listed again whenever all files are read, at most twice a second. A source goes on
+            in the same folder only.
         format: "json" (one object per line), "csv" with a header line, or "parquet".
-        schema: of the rows.
+        schema: of the rows. Parquet and CSV files must have exactly these columns, in any order. In
+            JSON, a field that is missing in an object is null; a strange one does not fit.
         until: name of a file that ends the source once it exists and all other files are read;
             None: the source never ends.
         storage_options: options of the fsspec driver.
@@ -79,9 +82,19 @@ class FolderSource:
     def read(
         self, position: Collection[str] | None, producer: int, producers: int
     ) -> Iterator[tuple[pa.Table, str] | None]:
-        """Yield each file that is not in `position`, with its name."""
+        """Yield each file that is not in `position`, with the folder's digest and its name.
+
+        Raises:
+            IncompatibleError: the position is of another folder.
+        """
         folder = _Folder(self.folder, self.storage_options or {})
-        done, over = set(position or ()), False
+        place, over = f"{self._digest()}/", False
+        if any(not name.startswith(place) for name in position or ()):
+            raise IncompatibleError(
+                f"what was read so far lies in another folder than {folder.place.root!r}, or had "
+                "another format: put it back, or give the source another name"
+            )
+        done = {name.removeprefix(place) for name in position or ()}
         while True:
             there = folder.names()
             new = sorted(
@@ -92,14 +105,20 @@ class FolderSource:
             new = [name for name in new if folder.is_file(name)]
             for name in new:
                 table = self._read_file(folder, name)
-                done.add(name)
-                if table is not None:
-                    yield table, name
+                if table is not None:  # else it is new again in the next listing
+                    done.add(name)
+                    yield table, place + name
             if over and not new:
                 return
             over = self.until in there
             if not new and not over:
                 yield None
+
+    def _digest(self) -> str:
+        """Return what tells this folder and format from others, without showing a credential."""
+        local = "://" not in self.folder
+        where = str(Path(self.folder).absolute()) if local else self.folder.rstrip("/")
+        return sha256(f"{self.format} {where}".encode()).hexdigest()[:16]
 
     def _is_ours(self, name: str, producer: int, producers: int) -> bool:
         hidden = name.startswith((".", "_")) or name == self.until
@@ -120,12 +139,13 @@ class FolderSource:
     def _table(self, data: bytes, path: str) -> pa.Table:
         try:
             if self.format == "parquet":
+                self._check_names(pq.read_schema(io.BytesIO(data)).names, path)
                 return pq.read_table(io.BytesIO(data), schema=self.schema)
             if self.format == "csv":
-                convert = pa.csv.ConvertOptions(
-                    column_types=self.schema, include_columns=self.schema.names
-                )
-                return pa.csv.read_csv(io.BytesIO(data), convert_options=convert)
+                convert = pa.csv.ConvertOptions(column_types=self.schema)
+                table = pa.csv.read_csv(io.BytesIO(data), convert_options=convert)
+                self._check_names(table.column_names, path)
+                return table.select(self.schema.names)
             if not data:
                 return self.schema.empty_table()
             options = pa.json.ParseOptions(
@@ -137,6 +157,17 @@ class FolderSource:
             raise InvalidInputError(
                 f"cannot read {path} as {self.format}{misfit}: {error}"
             ) from error
+
+    def _check_names(self, found: Sequence[str], path: str) -> None:
+        """Refuse a file with other columns than the schema; their order does not matter."""
+        missing = sorted(set(self.schema.names).difference(found))
+        strange = sorted(set(found).difference(self.schema.names))
+        if missing or strange:
+            what = f"misses {', '.join(missing)}" if missing else f"also has {', '.join(strange)}"
+            raise InvalidInputError(
+                f"cannot read {path} as {self.format}: it {what}; the schema has "
+                f"{', '.join(self.schema.names)}"
+            )
 
     def _misfit(self, data: bytes) -> str:
         """Name the field of a JSON file that does not fit the schema; Arrow may not."""

@@ -16,7 +16,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 
 RECORDS = (EndStep.WIN_ACK, EndStep.WIN_PREPARED, EndStep.WIN_COMMITTED, EndStep.WIN_FINISHED)
 CALL_ORDERS = {
-    "FINITE": ["prepare_to_shutdown", "shutdown", "close"],
+    "FINITE": ["prepare_to_shutdown", "snapshot", "shutdown", "close"],
     "DRAIN": ["max_watermark", "prepare_to_shutdown", "snapshot", "notify", "shutdown", "close"],
     "SUSPEND": ["snapshot", "notify", "close"],
     "CANCEL": ["close"],
@@ -36,7 +36,7 @@ def walk(order: StopOrder) -> list[EndStep]:
 @pytest.mark.requirement("R-F46-3")
 @pytest.mark.parametrize("mode", StopMode)
 def test_the_calls_of_each_mode(mode: StopMode) -> None:
-    """Exactly FLIP-46's rows."""
+    """Exactly FLIP-46's rows; in FINITE the state is kept, too."""
     calls = [str(step) for step in walk(StopOrder(mode)) if step not in RECORDS]
     assert calls == CALL_ORDERS[mode]
 

@@ -142,10 +142,17 @@ class Jvm:
             entry.split(" -> ", 1) for entry in printed.split(_SEPARATOR) if " -> " in entry
         )
 
-    def java_entries(self, iterator: Any) -> dict[str, str]:
-        """Return the entries of a Java Map[String, String] as a dict, in three calls."""
-        entries = self.module("scala.jdk.javaapi.CollectionConverters").asScala(iterator)
-        printed = str(entries.mkString(_SEPARATOR))
+    def set_of(self, iterator: Any) -> Any:
+        """Return a Scala Set of what a Java iterator yields."""
+        return self.module("scala.jdk.javaapi.CollectionConverters").asScala(iterator).toSet()
+
+    def java_entries(self, iterator: Any, known: Any) -> dict[str, str]:
+        """Return the entries of a Java Map[String, String] as a dict, in a few calls.
+
+        Args:
+            known: a Scala Set of entries to leave out. Answers of many KB take 40 ms.
+        """
+        printed = str(self.set_of(iterator).diff(known).mkString(_SEPARATOR))
         return dict(entry.split("=", 1) for entry in printed.split(_SEPARATOR) if "=" in entry)
 
     def to_seq(self, values: Sequence[Any]) -> Any:

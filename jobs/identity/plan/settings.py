@@ -61,7 +61,7 @@ _COPIED = "spark.hadoop."
 _DEFAULT = re.compile(r"ConfigEntry\(key=(\S+?), defaultValue=(.*?), doc=", re.DOTALL)
 _CONFIGURATION = "org.apache.hadoop.conf.Configuration"
 _DEFAULTS: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
-_HADOOP_DEFAULTS: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
+_HADOOP_DEFAULTS: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 
 _PLACES: WeakKeyDictionary[SparkContext, str] = WeakKeyDictionary()
 _OPTIONS = ("spark.executor.defaultJavaOptions", "spark.executor.extraJavaOptions")
@@ -85,8 +85,8 @@ def settings_digest(jvm: Jvm, java_session: Any) -> Settings:
     defaults, context = _sql_defaults(jvm), jvm.context
     changed = {k: v for k, v in jvm.entries(conf.getAll()).items() if defaults.get(k) != v}
     hadoop = cast("Any", context)._jsc.sc().hadoopConfiguration()  # noqa: SLF001
-    base = _hadoop_defaults(jvm)
-    changed |= {f"{_COPIED}{k}": v for k, v in _properties(jvm, hadoop).items() if base.get(k) != v}
+    found = jvm.java_entries(hadoop.iterator(), _hadoop_defaults(jvm))
+    changed |= {f"{_COPIED}{key}": value for key, value in found.items()}
     version = str(java_session.version())
     return _digest(changed, lambda key: str(conf.get(key)), version, place_of(jvm), workers_zone())
 
@@ -179,19 +179,17 @@ def _sql_defaults(jvm: Jvm) -> Mapping[str, str]:
     return _DEFAULTS[jvm.context]
 
 
-def _hadoop_defaults(jvm: Jvm) -> Mapping[str, str]:
-    """Return the defaults in Hadoop's jars, without the files of this machine."""
+def _hadoop_defaults(jvm: Jvm) -> Any:
+    """Return the defaults in Hadoop's jars, without the files of this machine, as a Scala Set.
+
+    Variables such as ${user.name} are as they are.
+    """
     if jvm.context not in _HADOOP_DEFAULTS:
         plain = getattr(jvm.root, _CONFIGURATION)(False)  # noqa: FBT003
         for of in ("core", "mapred", "yarn", "hdfs", "hdfs-rbf"):
             plain.addResource(f"{of}-default.xml")
-        _HADOOP_DEFAULTS[jvm.context] = _properties(jvm, plain)
+        _HADOOP_DEFAULTS[jvm.context] = jvm.set_of(plain.iterator())
     return _HADOOP_DEFAULTS[jvm.context]
-
-
-def _properties(jvm: Jvm, configuration: Any) -> dict[str, str]:
-    """Return Hadoop's settings, with variables such as ${user.name} as they are."""
-    return jvm.java_entries(configuration.iterator())
 
 
 def identify_splits(planned: DataFrame) -> str:

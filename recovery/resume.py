@@ -41,6 +41,8 @@ class KnownStage:
     """Producers of a sealed stage whose data `verify --repair` found lost."""
     commits: int = 0
     """Most COMMITs that a damaged producer has, repairs included."""
+    unrecognised: tuple[str, ...] = ()
+    """What its rows depend on although the fingerprint does not name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ def _decide(
         return Fresh("reuse='never' was asked for")
     if found is None:
         return Fresh(miss or "no stage with this name and fingerprint is stored")
+    if found.unrecognised:
+        return Fresh(unrecognised(found.unrecognised))
     if found.sealed and not found.damaged:
         return Reuse("same fingerprint and sealed")
     if found.commits >= MAX_COMMITS:
@@ -125,6 +129,13 @@ def _decide(
         return Repair(lost, f"same fingerprint and sealed, data of {len(lost)} producers is lost")
     missing = tuple(p for p in range(wanted.producers or 0) if p not in found.committed)
     return Resume(missing, f"same fingerprint, {len(found.committed)} producers committed")
+
+
+def unrecognised(reasons: Iterable[str]) -> str:
+    """Return why stored rows are good for one call only, for people."""
+    return (
+        f"the stored rows cannot be recognized in another run: they depend on {'; '.join(reasons)}"
+    )
 
 
 def explain_miss(wanted: Mapping[str, str], stored: Iterable[Mapping[str, str]]) -> str:

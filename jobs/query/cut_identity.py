@@ -116,7 +116,9 @@ class CutIdentities:
             components["query"] = self._whole()
         identity = walked(walk, walk.functions, components)
         identity = with_cached(self._jvm, walk.leaves.cached, self._settings, identity)
-        identity = replace(identity, reads=tuple(walk.leaves.stages_below))
+        identity = replace(
+            identity, reads=tuple(walk.leaves.stages_below), inputs=tuple(walk.leaves.inputs)
+        )
         return self._stages.fingerprinted(identity, self._version)
 
     def _whole(self) -> str:

@@ -37,9 +37,9 @@ _LEFT = "left to Spark: a driver that dies loses {:.1f} s of work, at_risk allow
 
 
 def whole_seal(stage: StageHandle) -> Seal | None:
-    """Return the seal of a stage; None if it has none or if producers of it are damaged."""
+    """Return the seal of a stage; None if none of it can be used, or not all of it."""
     state = read_state(stage)
-    return None if state.damaged else state.seal
+    return None if state.damaged or state.unrecognised else state.seal
 
 
 class SealedCuts:

@@ -24,6 +24,8 @@ from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
+from durable_shuffle.recovery.resume import unrecognised
+from durable_shuffle.shuffle.log.stage import read_state
 
 _NO_STREAM = (
     "a streaming DataFrame is no query that ends: write it with "
@@ -147,6 +149,9 @@ class QueryRunner:
         stage = None if self._store.policy == "never" else self._store.stored(query.name, identity)
         if stage is None:
             return "missing", self._store.misses.why(query.name, identity)
+        reasons = read_state(stage).unrecognised
+        if reasons:
+            return "missing", unrecognised(reasons)
         done, total = self._store.progress(query.name, identity)
         return "partly committed", f"{done} of {total} producers committed"
 

@@ -14,13 +14,14 @@ same fingerprint would get the rows of the first, so `SeenInputs` refuses it.
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.files import ListedFiles
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.identity.plan.rdds import MICRO_BATCH_ELSEWHERE
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -59,6 +60,8 @@ class StageIdentity:
     """The stored stages that it reads, each as name and fingerprint with a hyphen between."""
     opaque: tuple[str, ...] = ()
     """What distinguishes the vouched inputs from other inputs of this session."""
+    files: tuple[ListedFiles, ...] = field(default=(), compare=False, repr=False)
+    """The files that it reads."""
 
 
 def fingerprinted(plan: PlanIdentity, version: str | None, ids: IdSource) -> StageIdentity:
@@ -82,7 +85,8 @@ def fingerprinted(plan: PlanIdentity, version: str | None, ids: IdSource) -> Sta
     fingerprint = hex_digest(part for pair in sorted(components.items()) for part in pair)
     opaque = () if version is None else plan.opaque
     inputs = tuple(reason for reason in vouched if reason not in plan.functions)
-    return StageIdentity(fingerprint, components, unresolved, vouched, inputs, plan.reads, opaque)
+    reads = plan.reads, opaque, plan.inputs
+    return StageIdentity(fingerprint, components, unresolved, vouched, inputs, *reads)
 
 
 def captured_text(values: Mapping[str, str], code: tuple[str, ...]) -> str:

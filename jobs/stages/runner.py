@@ -3,7 +3,7 @@
 The steps are the same on every kind of session and for every kind of stage (`work.py`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -14,14 +14,13 @@ from durable_shuffle.jobs.stages.identity import SeenInputs, StageIdentity, fing
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.store import StageStore
-from durable_shuffle.jobs.stages.work import InputsChangedError, StageWork
+from durable_shuffle.jobs.stages.work import StageWork
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 
 R = TypeVar("R")
 
 
-_CHANGED = "inputs that changed while they were stored cannot be recognized in another run"
 _STATES: dict[str, State] = {
     "Fresh": "missing",
     "Reuse": "committed",
@@ -73,11 +72,7 @@ class StageRunner:
         identity = self._identified(work, version, remember=True)
         with show_progress(wanted=progress) as view:
             view.started(0, work.name, partial(self.store.progress, work.name, identity))
-            try:
-                stored = self.store.ensure(work, identity)
-            except InputsChangedError:  # as Spark itself would have read them, for this run alone
-                plan = replace(work.identify(), unresolved=(_CHANGED,))
-                stored = self.store.ensure(work, self.fingerprinted(plan, None))
+            stored = self.store.ensure(work, identity)
             view.finished(0, work.name, stored.report)
         return work.read(stored.handle, stored.seal, settings=self.settings), stored.report
 

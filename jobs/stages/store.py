@@ -21,7 +21,7 @@ from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
 from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
-from durable_shuffle.jobs.stages.work import Writing
+from durable_shuffle.jobs.stages.work import InputsChangedError, Writing
 from durable_shuffle.recovery.resume import (
     Decision,
     Fresh,
@@ -31,6 +31,7 @@ from durable_shuffle.recovery.resume import (
     ReusePolicy,
     WantedStage,
     decide,
+    unrecognised,
 )
 from durable_shuffle.serialization.arrow_schemas import schema_to_bytes, storable_schema
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
@@ -40,10 +41,12 @@ from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, written_stages
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
-from durable_shuffle.shuffle.log.records import Describe, Seal, StageUse
+from durable_shuffle.shuffle.log.records import Describe, Lasts, Seal, StageUse
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
+    StageState,
     describe_stage,
+    live_state,
     open_stage,
     read_state,
     require_seal,
@@ -51,7 +54,8 @@ from durable_shuffle.shuffle.log.stage import (
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
 from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
-from durable_shuffle.shuffle.seal.seal import count_reruns, seal_stage
+from durable_shuffle.shuffle.seal.seal import count_reruns, sealed_state
+from durable_shuffle.shuffle.seal.unrecognised import note_unrecognised
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
@@ -70,7 +74,7 @@ class StoredStage:
     @property
     def fingerprint(self) -> str:
         """Name and fingerprint, by which stages that read this one refer to it."""
-        return f"{self.handle.path.name}-{self.handle.path.fingerprint}"
+        return _text(self.handle)
 
 
 class StageStore:
@@ -96,6 +100,8 @@ class StageStore:
         self.policy, self._settings = policy, settings
         self.clock, self._ids = clock, ids
         self._lock = threading.Lock()
+        self._recognised: dict[str, bool] = {}
+        """Name and fingerprint of stages that were ensured -> whether later calls may use them."""
         self.misses = Misses(storage, log, settings)
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
@@ -126,27 +132,50 @@ class StageStore:
             FencedError: a newer driver claimed the job.
             NotFoundError: another thread of this driver released the stage meanwhile.
         """
+        try:
+            return self._ensure(work, identity, "")
+        except InputsChangedError as e:  # as Spark itself would have read them, for this call alone
+            return self._ensure(work, identity, str(e))
+
+    def _ensure(self, work: Writing, identity: StageIdentity, changed: str) -> StoredStage:
+        """Do what `ensure` does.
+
+        Args:
+            changed: the inputs that changed when it was tried before; "" if nothing was tried.
+        """
         start = self.clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
         before = self._storage.retry_counts
-        stage = self.stored(work.name, identity, storage)
-        decision, planned = self._decide(work, identity, stage, self.policy, runs=True)
+        stage = None if changed else self.stored(work.name, identity, storage)
+        decision: Decision
+        planned: Planned | None
+        if changed:
+            why = unrecognised([changed])
+            decision, planned = decide(WantedStage(None, "", ()), None, self.policy, why), None
+        else:
+            decision, planned = self._decide(work, identity, stage, self.policy, runs=True)
         if isinstance(decision, Fresh) or stage is None:
             planned = planned or self._plan(work, work.planning_settings(), runs=True)
             stage = self._describe(work, identity, planned, storage)
-        self._use(stage, identity)
+        self._use(stage, "unrecognised" if identity.unresolved else "while_used")
         results: list[MapResult] = []
         earlier = 0
         state = read_state(stage)
-        seal = state.seal
+        seal, why = state.seal, decision.why
         native = planned.native_exchanges if planned else 0
         if isinstance(decision, Repair):
             stage = replace(stage, damaged=state.damaged)
         if seal is None or stage.damaged:
             assert planned is not None  # only a sealed stage that is whole is used without a plan
-            seal, results, earlier = self._run(work, stage, planned, identity)
+            state, results, earlier = self._run(work, stage, planned, identity, changed)
+            assert state.seal is not None
+            if state.unrecognised:
+                self._use(stage, "unrecognised")
+                why = f"{why}; {unrecognised(state.unrecognised)}"
             stage = replace(stage, damaged={})
-            seal = self._compacted(stage, seal)
+            seal = self._compacted(stage, state.seal)
+        stage = replace(stage, unrecognised=bool(state.unrecognised))
+        self._recognised[_text(stage)] = not stage.unrecognised
         reruns = count_reruns(stage, seal)
         retries = sum(r.tries_before for r in results)
         if isinstance(decision, Resume | Repair) or retries:
@@ -158,7 +187,7 @@ class StageStore:
             fingerprint=stage.path.fingerprint,
             incarnation=stage.path.incarnation,
             decision=type(decision).__name__.lower(),
-            why=decision.why,
+            why=why,
             partitioner=stage.describe.partitioner,
             producers=seal.producers,
             producers_run=ran,
@@ -209,31 +238,46 @@ class StageStore:
         return replace(stage, storage=self._task_storage)
 
     def _run(
-        self, work: Writing, stage: StageHandle, planned: Planned, identity: StageIdentity
-    ) -> tuple[Seal, list[MapResult], int]:
+        self,
+        work: Writing,
+        stage: StageHandle,
+        planned: Planned,
+        identity: StageIdentity,
+        changed: str,
+    ) -> tuple[StageState, list[MapResult], int]:
         """Run the missing producers and seal the stage.
 
+        Args:
+            changed: as for `_ensure`.
+
         Returns:
-            The seal, results, and how many committed without one: their job was planned again.
+            The state with the seal, results, and how many committed without one: their job was
+            planned again.
         """
         commits = self._committed(stage, planned.producers)
         stored = len(commits)
+        at_once = not stored
         try:
             results = self._write(work, stage, planned, commits, LARGE_BATCH_BYTES)
         except LargeRowsError:
+            at_once = False
             planned = work.plan(planned.conf, large_rows=True)
             commits.update(self._committed(stage, planned.producers))
             results = self._write(work, stage, planned, commits, None)
         except InvalidInputError:
-            work.check_inputs(identity)  # more files make more producers than were planned
+            if not changed:  # more files make more producers than were planned
+                work.check_inputs(identity, at_once=False)
             raise
         earlier = len(commits) - stored
         commits |= {result.committed.commit.producer: result.committed for result in results}
-        work.check_inputs(identity)
+        at_once = at_once and not stage.damaged
+        changed = changed or work.check_inputs(identity, at_once=at_once)
         self._log.check_owner()
+        self._note(stage, [changed] if changed else [], identity)
         if stage.damaged:
-            return self._replace(stage, commits), results, earlier
-        seal = seal_stage(
+            self._replace(stage, commits)
+            return live_state(stage), results, earlier
+        state = sealed_state(
             stage,
             commits,
             producers=planned.producers,
@@ -241,13 +285,29 @@ class StageStore:
             record_id=self._ids.new_id(),
             settings=self._settings,
         )
-        return seal, results, earlier
+        return state, results, earlier
 
-    def _replace(self, stage: StageHandle, commits: Mapping[int, CommittedAttempt]) -> Seal:
-        """Replace the COMMITs of damaged producers by new ones; return the seal in force."""
+    def _note(self, stage: StageHandle, reasons: list[str], identity: StageIdentity) -> None:
+        """Record on what the rows depend that the fingerprint does not name, if on anything."""
+        reasons += [
+            f"the stage {text}, which cannot be recognized"
+            for text in identity.reads
+            if not self._recognised.get(text, True)
+        ]
+        if reasons:
+            note_unrecognised(
+                stage,
+                reasons,
+                generation=self._log.generation,
+                record_id=self._ids.new_id(),
+            )
+
+    def _replace(self, stage: StageHandle, commits: Mapping[int, CommittedAttempt]) -> None:
+        """Replace the COMMITs of damaged producers by new ones."""
         state = read_state(stage)
         if state.seal is None or state.release is not None:
-            return require_seal(stage)  # raises if there is no seal
+            require_seal(stage)  # raises if there is no seal
+            return
         instead = {
             p: commits[p] for p, slot in stage.damaged.items() if state.damaged.get(p) == slot
         }
@@ -262,7 +322,6 @@ class StageStore:
                 cause="damaged producers ran again",
                 settings=self._settings,
             )
-        return require_seal(stage)
 
     def _write(
         self,
@@ -292,7 +351,7 @@ class StageStore:
             self._engine.start_workers()
         return work.plan(conf)
 
-    def _use(self, stage: StageHandle, identity: StageIdentity) -> None:
+    def _use(self, stage: StageHandle, lasts: Lasts) -> None:
         self._log.append(
             StageUse(
                 self._ids.new_id(),
@@ -301,7 +360,7 @@ class StageStore:
                 stage.path.fingerprint,
                 stage.path.incarnation,
                 wall_seconds=self.clock.wall(),
-                lasts="unrecognised" if identity.unresolved else "while_used",
+                lasts=lasts,
             )
         )
 
@@ -327,8 +386,8 @@ class StageStore:
                 WantedStage(None, "", ()), None, policy, f"the stored stage was {why}"
             ), None
         sealed = state.seal is not None
-        if (sealed and not state.damaged) or policy == "never":
-            known = KnownStage(sealed, None, "", frozenset())
+        if (sealed and not state.damaged) or state.unrecognised or policy == "never":
+            known = KnownStage(sealed, None, "", frozenset(), unrecognised=state.unrecognised)
             return decide(WantedStage(None, "", ()), known, policy), None
         planned = self._plan(work, recorded_settings(stage), runs=runs)
         commits = {} if sealed else self._committed(stage, stage.describe.producers)
@@ -415,6 +474,10 @@ class StageStore:
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
             commits = list(pool.map(read, range(producers)))
         return {p: c for p, c in enumerate(commits) if c is not None}
+
+
+def _text(stage: StageHandle) -> str:
+    return f"{stage.path.name}-{stage.path.fingerprint}"
 
 
 def _unproven(identity: StageIdentity, planned: Planned) -> tuple[str, ...]:

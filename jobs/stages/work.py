@@ -34,8 +34,11 @@ _LEAST_BYTES = 1 << 20
 """A task reads several partitions of a checkpoint that together have less; Spark's own minimum."""
 
 
+_CHANGED = "inputs that changed while they were stored"
+
+
 class InputsChangedError(ConflictError):
-    """What a stage reads changed while it was stored. It is not sealed."""
+    """What a stage reads changed while it was stored, so some rows may be missing or twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,25 @@ class Writing(ABC):
         del components
         return True
 
-    def check_inputs(self, identity: StageIdentity) -> None:
-        """Raise InputsChangedError if rows of other inputs may have been stored."""
-        recognised = not (identity.unresolved or identity.vouched)
-        if recognised and not self.still_reads(identity.components):
-            raise InputsChangedError(f"{self.name}: its inputs changed while they were stored")
+    def check_inputs(self, identity: StageIdentity, *, at_once: bool) -> str:
+        """Return which inputs are no longer those of the identity; "" if all are.
+
+        Args:
+            at_once: whether one plan has read all rows.
+
+        Raises:
+            InputsChangedError: rows of different inputs may have been mixed.
+        """
+        if identity.unresolved:
+            return ""
+        if not identity.vouched and not self.still_reads(identity.components):
+            raise InputsChangedError(_CHANGED)  # each plan lists them
+        changed = (path for files in identity.files if (path := files.changed()))
+        path = next(changed, "")
+        why = f"{_CHANGED} ({path})" if path else ""
+        if why and not at_once:
+            raise InputsChangedError(why)
+        return why
 
     def write(
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
@@ -192,12 +209,15 @@ class FrameWork(StageWork[DataFrame]):
         if coalesced and stage.describe.partitioner == PASSTHROUGH:
             least = -(-seal.memory_bytes // _LEAST_BYTES)
             groups = even_groups(stage.describe.partitions, least)
+        fingerprint = f"{stage.path.name}-{stage.path.fingerprint}"
+        if stage.unrecognised:  # it does not tell the rows
+            fingerprint += f"-{stage.path.incarnation}"
         back = ReadBack(
             stored=stored_rows(stage, seal, settings=settings, groups=groups),
             hashed_by=stage.describe.keys,
             row_count=seal.rows,
             memory_bytes=seal.memory_bytes,
-            fingerprint=f"{stage.path.name}-{stage.path.fingerprint}",
+            fingerprint=fingerprint,
             ordered=stage.describe.partitioner == PASSTHROUGH,
         )
         return self.engine.read(self._df, back)

@@ -19,6 +19,7 @@ from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_block
 from durable_shuffle.shuffle.log.field_checks import check_below, check_id, check_seconds
 from durable_shuffle.shuffle.log.layout import COMPACTED, check_name
+from durable_shuffle.shuffle.log.unrecognised import Unrecognised
 from durable_shuffle.shuffle.rows.partitioner import MAX_PARTITIONS
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
 
@@ -398,7 +399,7 @@ class Closed:
 
 
 _IndexRecord = Seal | Compact | Damaged | Replace | Abort
-StageRecord = Describe | _IndexRecord | Register | ReleaseUpto | Release | Closed
+StageRecord = Describe | Unrecognised | _IndexRecord | Register | ReleaseUpto | Release | Closed
 ProducerRecord = Commit | Abort | Closed
 STAGE_RECORDS: RecordCodec[StageRecord] = RecordCodec(get_args(StageRecord))
 PRODUCER_RECORDS: RecordCodec[ProducerRecord] = RecordCodec(get_args(ProducerRecord))

@@ -49,6 +49,7 @@ from durable_shuffle.shuffle.log.records import (
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.log.typed_log import TypedLog
+from durable_shuffle.shuffle.log.unrecognised import Unrecognised
 from durable_shuffle.shuffle.storage.contract import Storage
 
 TAG_BYTES = 32
@@ -84,6 +85,8 @@ class StageState:
     """The registered consumers; None if there never was one."""
     upto: ReleaseUpto | None = None
     """What was released of a stage of log producers; None if nothing was."""
+    unrecognised: tuple[str, ...] = ()
+    """What the rows depend on although the fingerprint does not name it; empty if nothing known."""
 
     @property
     def over(self) -> Release | Closed | None:
@@ -145,6 +148,8 @@ def with_record(state: StageState, record: Any, name: str) -> StageState:
         case Damaged() if state.replaced is not None:
             still = _still(state.replaced, record, name)
             return replace(state, damaged={**state.damaged, **still})
+        case Unrecognised(why=why):
+            return replace(state, unrecognised=(*state.unrecognised, *why))
         case Release():
             return replace(state, release=record)
         case Register():
@@ -250,6 +255,8 @@ class StageHandle:
     describe: Describe
     damaged: Mapping[int, int] = field(default_factory=dict)
     """Producers that must run again, with the slot of the COMMIT whose data cannot be read."""
+    unrecognised: bool = False
+    """Whether only the call that computes it may use it."""
 
     @cached_property
     def schema(self) -> pa.Schema:

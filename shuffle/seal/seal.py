@@ -39,7 +39,29 @@ def seal_stage(
     record_id: str,
     settings: Settings | None = None,
 ) -> Seal:
-    """Write the index and win SEAL, or return the seal that stands: there is only one.
+    """Write the index and win SEAL; see `sealed_state`."""
+    state = sealed_state(
+        stage,
+        commits,
+        producers=producers,
+        generation=generation,
+        record_id=record_id,
+        settings=settings,
+    )
+    assert state.seal is not None
+    return state.seal
+
+
+def sealed_state(
+    stage: StageHandle,
+    commits: Mapping[int, CommittedAttempt],
+    *,
+    producers: int,
+    generation: int,
+    record_id: str,
+    settings: Settings | None = None,
+) -> StageState:
+    """Write the index and win SEAL, or find the seal that stands: there is only one.
 
     Takes memory in proportion to M + R, and temporary files where there are many extents.
 
@@ -61,7 +83,7 @@ def seal_stage(
     ordered = [commits[p] for p in range(producers)]
     state = live_state(stage)
     if state.seal is not None:
-        return state.seal
+        return state
     indexed = write_index(stage, ordered, record_id, settings or Settings())
     seal = Seal(
         record_id=record_id,
@@ -82,8 +104,7 @@ def seal_stage(
         return None
 
     state, _ = stage_log(stage).decide(state, unless_decided)
-    assert state.seal is not None  # else `unless_decided` raised
-    return state.seal
+    return state  # with a seal, else `unless_decided` raised
 
 
 @dataclass(frozen=True, slots=True)

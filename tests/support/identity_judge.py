@@ -40,8 +40,11 @@ class World:
     def file(self, name: str, text: str, hours: int = 0) -> str:
         """Write a file, with a time so many hours after a fixed one."""
         path = self.folder / name
+        times = ((400_000 + hours) * HOUR_NS,) * 2
+        if path.exists() and (path.read_text(), path.stat().st_mtime_ns) == (text, times[0]):
+            return str(path)  # a file that was written again is another one
         path.write_text(text)
-        os.utime(path, ns=((400_000 + hours) * HOUR_NS,) * 2)
+        os.utime(path, ns=times)
         return str(path)
 
 
@@ -134,7 +137,6 @@ def judge(world: World, case: Case, drive: Drive, *, connect: bool) -> list[str]
 
 _NOT_SPARKS = frozenset(
     {
-        "content of a file with the same length and time",
         "the current time, user, database and catalog",
         "`rand()` without a seed",
     }

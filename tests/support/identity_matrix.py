@@ -164,6 +164,13 @@ CASES = [
         *[text_file("a;b\n")] * 2,
         text_file("a;bb\n"),
     ),
+    Case(
+        FILES,
+        "change",
+        *[text_file("a;b\n")] * 2,
+        text_file("a;c\n"),
+        on_connect=("reuse", "reuse"),
+    ),
     Case(FILES, "path", *[text_file("a;b\n")] * 2, text_file("a;c\n", name="y.csv")),
     Case(
         "options of a reader",
@@ -315,13 +322,6 @@ CASES = [
         "secret",
         text_file("a;b\n", **{"fs.s3a.secret.key": "one"}),
         text_file("a;b\n", **{"fs.s3a.secret.key": "two"}),
-        None,
-    ),
-    Case(
-        "content of a file with the same length and time",
-        "content",
-        text_file("a;b\n"),
-        text_file("a;c\n"),
         None,
     ),
     Case(

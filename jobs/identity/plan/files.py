@@ -1,5 +1,9 @@
 """Lists the files that a query reads: path, length, modification time and, if known, version tag.
 
+Of a file on this machine, its number in the file system (inode) and the time of its last change
+(ctime) count as well. A copy that is put back with its old time, or a link that leads elsewhere,
+differs in these. A table format that never changes a file does without.
+
 A file of a partition that a filter excludes yields no row, so it is not an input of the query. Of
 Spark's own file lists only conditions over partition columns alone are used: Spark evaluates them
 before it reads a file. A Delta table also excludes files by the statistics of their columns.
@@ -9,7 +13,11 @@ take seconds. If a file system prints its status in another form, each file is a
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from ast import literal_eval
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from durable_shuffle.jobs.identity.plan.conditions import column_ids, over
@@ -30,6 +38,10 @@ _FACTS = re.compile(r",(?:Hash)?Map\(([^()]*)\)\)")
 _PARTITION = re.compile(r"^PartitionDirectory\((\[.*?\]),\w+\(", re.MULTILINE)
 _ONE_FILE = "FileStatusWithMetadata("
 _MTIME = "; modification_time="
+_LOCAL = "file:"
+_ASKED_ONE_BY_ONE = 8
+"""With more files in a folder, the folder is listed."""
+_AT_ONCE = 16
 
 
 def is_file_relation(jvm: Jvm, relation: Any) -> bool:
@@ -39,13 +51,53 @@ def is_file_relation(jvm: Jvm, relation: Any) -> bool:
     return jvm.is_a(relation, _RELATION) and is_delta_index(jvm.class_name(relation.location()))
 
 
-def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]:
-    """Return one line per file of a Spark FileIndex, with its partition values, sorted.
+@dataclass(frozen=True, slots=True)
+class ListedFiles:
+    """The files that one place of a plan reads, as its identity names them."""
 
-    Args:
-        filters: Catalyst expressions, as `usable` returns them. Files that they exclude are left
-            out.
-    """
+    jvm: Jvm
+    index: Any
+    """A Spark FileIndex. It may keep the first listing for as long as the DataFrame lives."""
+    filters: Sequence[Any]
+    """Catalyst expressions, as `usable` returns them. Files that they exclude are left out."""
+    fixed: bool
+    """Whether the format of the table never changes a file."""
+    entries: tuple[str, ...] = ()
+    """One line per file, with its partition values, sorted."""
+
+    def changed(self) -> str:
+        """Return the path of a file that is no longer what the entries say; "" if all are.
+
+        The storage is asked again, not the index alone.
+        """
+        if self.fixed:
+            return ""
+        differing = set(self.entries).symmetric_difference(self._listed())
+        if differing:
+            return str(literal_eval(min(differing))[1])
+        wanted = {}
+        for entry in self.entries:
+            _, path, length, mtime, *_ = literal_eval(entry)
+            wanted[path] = length, mtime
+        now = _asked_again(self.jvm, self.index, sorted(wanted))
+        return next((path for path, facts in wanted.items() if now.get(path) != facts), "")
+
+    def _listed(self) -> list[str]:
+        return file_entries(self.jvm, self.index, self.filters, fixed=self.fixed)
+
+
+def listed_files(
+    jvm: Jvm, index: Any, filters: Sequence[Any] = (), *, fixed: bool = False
+) -> ListedFiles:
+    """Return the files of a Spark FileIndex; the arguments are those of `ListedFiles`."""
+    entries = file_entries(jvm, index, filters, fixed=fixed)
+    return ListedFiles(jvm, index, filters, fixed, tuple(entries))
+
+
+def file_entries(
+    jvm: Jvm, index: Any, filters: Sequence[Any] = (), *, fixed: bool = False
+) -> list[str]:
+    """Return the entries of `ListedFiles`."""
     none = jvm.to_seq([])
     try:
         partitions = index.listFiles(jvm.to_seq(filters), none)
@@ -56,7 +108,60 @@ def file_entries(jvm: Jvm, index: Any, filters: Sequence[Any] = ()) -> list[str]
     whole = len(entries) == text.count(_MTIME) == text.count(_ONE_FILE)
     if not whole or _is_ambiguous(index, _PARTITION.findall(text)):
         entries = list(_asked(partitions, index.partitionSchema()))
-    return sorted(entries)
+    return sorted(
+        repr(entry if fixed else (*entry, *_of_this_machine(entry[1]))) for entry in entries
+    )
+
+
+def _of_this_machine(path: str) -> tuple[int, ...]:
+    """Return inode and ctime of a file, () if it is on another storage or gone."""
+    if not path.startswith(_LOCAL):
+        return ()
+    try:
+        found = Path(path.removeprefix(_LOCAL)).stat()
+    except (OSError, ValueError):
+        return ()
+    return found.st_ino, found.st_ctime_ns
+
+
+def _asked_again(jvm: Jvm, index: Any, paths: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+    """Return length and time of each file as the storage says now; those that are gone lack."""
+    try:
+        conf = index.hadoopConf()  # with the options of the read
+    except JVM_ERRORS:
+        conf = jvm.context._jsc.hadoopConfiguration()  # noqa: SLF001
+    path_of = jvm.root.org.apache.hadoop.fs.Path
+    folders = dict[str, list[str]]()
+    for path in paths:
+        folders.setdefault(path.rpartition("/")[0], []).append(path)
+
+    def one(path: str) -> tuple[int, int] | None:
+        at = path_of(path)
+        try:
+            found = at.getFileSystem(conf).getFileStatus(at)
+            return int(found.getLen()), int(found.getModificationTime())
+        except JVM_ERRORS:
+            return None
+
+    def folder(item: tuple[str, list[str]]) -> dict[str, tuple[int, int]]:
+        found = dict[str, tuple[int, int]]()
+        if len(item[1]) > _ASKED_ONE_BY_ONE:
+            at = path_of(item[0])
+            try:
+                text = jvm.root.java.util.Arrays.toString(at.getFileSystem(conf).listStatus(at))
+            except JVM_ERRORS:  # its files may be asked even so
+                text = ""
+            for m in _STATUS.finditer(str(text)):
+                found[m["path"]] = int(m["length"]), int(m["mtime"])
+        for path in item[1]:
+            facts = found.get(path) or one(path)
+            if facts is not None:
+                found[path] = facts
+        return found
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        each = list(pool.map(folder, folders.items()))
+    return {path: facts for of_folder in each for path, facts in of_folder.items()}
 
 
 def usable(jvm: Jvm, leaf: Any, conditions: Sequence[Any]) -> list[Any]:
@@ -75,7 +180,7 @@ def usable(jvm: Jvm, leaf: Any, conditions: Sequence[Any]) -> list[Any]:
     return over(jvm, conditions, column_ids(leaf, tuple(names)))
 
 
-def _parsed(text: str) -> Iterator[str]:
+def _parsed(text: str) -> Iterator[tuple[Any, ...]]:
     starts = list(_PARTITION.finditer(text))
     ends = [*(start.start() for start in starts[1:]), len(text)]
     for start, end in zip(starts, ends, strict=False):  # no partition: no start
@@ -86,7 +191,7 @@ def _parsed(text: str) -> Iterator[str]:
                 return  # printed in another form
             if facts[1]:
                 tags.append(", ".join(sorted(facts[1].split(", "))))
-            yield repr((start[1], m["path"], int(m["length"]), int(m["mtime"]), *tags))
+            yield start[1], m["path"], int(m["length"]), int(m["mtime"]), *tags
 
 
 def _is_ambiguous(index: Any, printed: Sequence[str]) -> bool:
@@ -97,7 +202,7 @@ def _is_ambiguous(index: Any, printed: Sequence[str]) -> bool:
     return commas > 0 and commas >= int(index.partitionSchema().size())
 
 
-def _asked(partitions: Any, schema: Any) -> Iterator[str]:
+def _asked(partitions: Any, schema: Any) -> Iterator[tuple[Any, ...]]:
     types = [field.dataType() for field in schema.fields()]
     for partition in items(partitions):
         row = partition.values()
@@ -106,4 +211,4 @@ def _asked(partitions: Any, schema: Any) -> Iterator[str]:
         for file in items(partition.files()):
             length, mtime = int(file.getLen()), int(file.getModificationTime())
             facts = [str(f.toString()) for f in items(file.metadata().toSeq())]
-            yield repr((values, file.getPath().toString(), length, mtime, *sorted(facts)))
+            yield values, str(file.getPath().toString()), length, mtime, *sorted(facts)

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.files import ListedFiles
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
@@ -51,6 +52,8 @@ class PlanIdentity:
     """Digest of each value that functions of the plan captured, by name."""
     code: tuple[str, ...] = ()
     """Digests of the code of these functions, without values."""
+    inputs: tuple[ListedFiles, ...] = field(default=(), compare=False, repr=False)
+    """The files that are read, to be asked again behind the last of their rows."""
 
 
 def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> PlanIdentity:
@@ -81,6 +84,7 @@ def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> P
     return replace(
         identity,
         reads=tuple(leaves.stages_below),
+        inputs=tuple(leaves.inputs),
         unresolved=(*identity.unresolved, *moving_values(jvm, plan, walk.classes)),
     )
 

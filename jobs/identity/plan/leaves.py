@@ -15,7 +15,12 @@ from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan import delta, iceberg
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.conditions import Conditions, column_ids, over
-from durable_shuffle.jobs.identity.plan.files import file_entries, is_file_relation, usable
+from durable_shuffle.jobs.identity.plan.files import (
+    ListedFiles,
+    is_file_relation,
+    listed_files,
+    usable,
+)
 from durable_shuffle.jobs.identity.plan.fixed import cached_plan
 from durable_shuffle.jobs.identity.plan.jvm import (
     JVM_ERRORS,
@@ -56,6 +61,8 @@ class PlanLeaves:
         self.cached: list[Any] = []
         """Builders of the cached rows that the plan reads."""
         self.files: list[str] = []
+        self.inputs: list[ListedFiles] = []
+        """What `files` was made of, to be asked again."""
         self.rows: list[str] = []
         self.stages_below: list[str] = []
         walk.handlers |= {
@@ -210,7 +217,9 @@ class PlanLeaves:
         if delta.is_moving(self._jvm, index):
             what = f"the Delta table {index.path().toString()}, whose version could not be fixed,"
             self._walk.give_up_on(what, index)
-        self._listed([file_entries(self._jvm, index, filters) for filters in places])
+        listed = [listed_files(self._jvm, index, one, fixed=known) for one in places]
+        self.inputs += listed
+        self._listed([one.entries for one in listed])
 
     def _listed(self, files: Sequence[Sequence[str]]) -> None:
         """Append the files that are read at one or several places."""

@@ -31,6 +31,11 @@ def lost(*producers: int, m: int = 3, s: str = "splits", commits: int = 1) -> Kn
     return KnownStage(True, m, s, frozenset(), frozenset(producers), commits)
 
 
+def used_once(*, sealed: bool) -> KnownStage:
+    """A stage that one call may use."""
+    return KnownStage(sealed, 3, "splits", frozenset({0}), unrecognised=("x",))
+
+
 TABLE = [
     # wanted, found, decision under "auto", what the reason says
     (PLAN, None, Fresh, "no stage with this name and fingerprint"),
@@ -38,6 +43,8 @@ TABLE = [
     (UNPLANNED, found(sealed=True), Reuse, "sealed"),
     (UNSTABLE, found((0, 1, 2), sealed=True), Reuse, "sealed"),
     (PLAN, found(sealed=True, m=9, s="other"), Reuse, "sealed"),
+    (PLAN, used_once(sealed=True), Fresh, "cannot be recognized in another run: they depend on x"),
+    (PLAN, used_once(sealed=False), Fresh, "cannot be recognized in another run: they depend on x"),
     (PLAN, found((0,), m=4), Fresh, "stored=4 now=3"),
     (PLAN, found((0,), m=None), Fresh, "stored=None now=3"),
     (PLAN, found((0,), s="other"), Fresh, "other input splits"),

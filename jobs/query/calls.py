@@ -114,6 +114,11 @@ class QueryCalls:
         Raises:
             InvalidInputError: a bad argument, a Spark Connect session, or a block is open already.
         """
+        if self._queries is None:
+            raise InvalidInputError(
+                "transparent() needs a classic Spark session, as query() does; Spark Connect does "
+                "not show its plans: use repartition() or stage() there"
+            )
         self._checked(name, version, at_risk)
         from durable_shuffle.jobs.query.transparent import sent_through
 

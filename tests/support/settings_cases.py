@@ -155,6 +155,7 @@ OF_HADOOP = {
         "dfs.": ("replication", "1"),
         "fs.": ("s3a.connection.maximum", "7"),
         "hadoop.": ("user.group.static.mapping.overrides", "a=b"),
+        "hive.metastore.warehouse.dir": ("", "/nowhere"),
         "io.file.buffer.size": ("", "512"),
         "ipc.": ("client.connect.timeout", "9999"),
         "mapreduce.fileoutputcommitter.": ("algorithm.version", "2"),

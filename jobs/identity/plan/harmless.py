@@ -176,6 +176,7 @@ HADOOP = (
     Excluded("dfs.", _FILES),
     Excluded("fs.", _FILES),
     Excluded("hadoop.", _WHERE),
+    Excluded("hive.metastore.warehouse.dir", "Spark sets it; tables count by their files"),
     Excluded("io.file.buffer.size", _FILES),
     Excluded("ipc.", _TRANSPORT),
     Excluded("mapreduce.fileoutputcommitter.", _WRITES),

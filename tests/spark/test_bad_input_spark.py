@@ -118,9 +118,10 @@ def test_types_without_a_hash_are_no_keys(
     ],
 )
 def test_types_that_do_not_travel_are_refused(
-    session: SparkSession, shuffle: DurableShuffle, expression: str, kind: str
+    session: SparkSession, root: str, expression: str, kind: str
 ) -> None:
-    """Types that Spark cannot pass to Python are refused by column name, key or not."""
+    """Types that Spark cannot pass to Python are refused there by column name, key or not."""
+    shuffle = DurableShuffle(session, root, job="tests", rows_in="python")
     df = session.range(3).select("id", F.expr(expression).alias("odd"))
     for request in ((2, "id"), (2,)):
         with pytest.raises(InvalidInputError, match=f"column 'odd' of type {kind} cannot be"):

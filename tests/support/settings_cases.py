@@ -14,6 +14,7 @@ NAMESPACES = {
     "spark.checkpoint.": ("compress", "true"),
     "spark.cleaner.": ("periodicGC.interval", "10min"),
     "spark.connect.": ("grpc.binding.port", "15003"),
+    "spark.databricks.delta.lastCommitVersionInSession": ("", "5"),
     "spark.decommission.": ("enabled", "true"),
     "spark.deploy.": ("defaultCores", "3"),
     "spark.driver.": ("memory", "3g"),

@@ -31,6 +31,7 @@ DEPLOYMENT = (
     Excluded("spark.cleaner.", _RESOURCES),
     Excluded("spark.connect.", _TRANSPORT),
     Excluded("spark.cores.max", _RESOURCES),
+    Excluded("spark.databricks.delta.lastCommitVersionInSession", "Delta sets it at each commit"),
     Excluded("spark.decommission.", _RESOURCES),
     Excluded("spark.default.parallelism", _SPLITS),
     Excluded("spark.deploy.", _WHERE),

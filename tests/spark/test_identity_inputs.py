@@ -111,6 +111,27 @@ def test_reads_in_spite_of_faults_are_unresolved(
             assert f"spark.sql.files.{name}" in reasons()
 
 
+@pytest.mark.parametrize("v1", ["xml", ""])
+def test_options_that_name_another_file_are_unresolved(
+    spark: SparkSession, tmp_path: Path, v1: str
+) -> None:
+    """The schema that XML is checked against lies in a file, which may change."""
+    (tmp_path / "x.xml").write_text("<r><row><a>1</a></row></r>")
+    (tmp_path / "x.xsd").write_text("<schema/>")
+    option = {"rowValidationXSDPath": str(tmp_path / "x.xsd")}
+
+    def reasons(**options: str) -> str:
+        reader = spark.read.schema("a string").option("rowTag", "row").options(**options)
+        return " ".join(identify(reader.xml(str(tmp_path / "x.xml"))).unresolved)
+
+    with setting(spark, sources__useV1SourceList=v1):
+        assert reasons() == ""
+        assert "the file that the option rowvalidationxsdpath names" in reasons(**option).lower()
+    column = F.from_xml(F.col("x"), "a string", option)
+    parsed = identify(spark.createDataFrame([("",)], "x string").select(column))
+    assert "the file that the option" in " ".join(parsed.unresolved)
+
+
 def test_local_rows_count(spark: SparkSession) -> None:
     """Contents of local relations count exactly: nulls, empty strings, order, number."""
     schema = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -22,6 +22,7 @@ from durable_shuffle.jobs.identity.plan.blind import BLIND
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.mapped import EXPRESSIONS, NULL, Tree
 from durable_shuffle.jobs.identity.plan.numbers import Numbers
+from durable_shuffle.jobs.identity.plan.read_options import named_files
 from durable_shuffle.jobs.identity.plan.values import literal, untyped
 
 # Constructor arguments that never change rows. Range's numSlices is the core count unless the user
@@ -258,6 +259,8 @@ class CatalystWalk:
             self._many("some", [obj.get()])
         elif kind == "map":
             self.unordered("map", items(obj.iterator().toSeq()))
+            for what in named_files(str(obj.keys().mkString("\n")).split("\n")):
+                self.give_up(what)
         elif kind == "set":
             self.unordered("set", items(obj.toSeq()))
         elif kind == "seq":

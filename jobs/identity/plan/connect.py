@@ -37,6 +37,7 @@ from durable_shuffle.jobs.identity.plan.connect_known import (
     shown_plan,
 )
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
+from durable_shuffle.jobs.identity.plan.read_options import left_out, named_files
 from durable_shuffle.jobs.identity.plan.settings import session_settings_digest
 from durable_shuffle.jobs.identity.plan.sources import without_credentials
 
@@ -215,6 +216,10 @@ def identify_connect_plan(
     shown = shown_plan(frame._explain_string(extended=True))  # noqa: SLF001
     inputs = ConnectInputs(df, shown, walk.sources, walk.aliases).ask()
     unknown = [*walk.unresolved, *shown.unknown, *inputs.unknown, *_functions(df, walk, inputs)]
+    for source in walk.sources:
+        unknown += [*named_files(source.options), *left_out(source.options, ())]
+    if inputs.files or inputs.tables:
+        unknown += left_out({}, (spark.conf.get,))
     lists = {
         "plan": walk.tokens,
         "functions": walk.functions,

@@ -35,6 +35,7 @@ from durable_shuffle.jobs.identity.plan.rdds import (
     is_checkpoint,
     micro_batch,
 )
+from durable_shuffle.jobs.identity.plan.read_options import left_out, named_files
 from durable_shuffle.jobs.identity.plan.sources import Sources
 
 _FILE_INDEXES = (
@@ -124,17 +125,18 @@ class PlanLeaves:
             self._walk.tokens += delta.columns_in_files(relation.fileFormat())
             options = delta.without_version(options)
         self._sources.options(options)
-        self._faults(relation.sparkSession(), options)
+        self._more_than_files(relation.sparkSession(), options)
         self._files(relation.location(), places)
 
-    def _faults(self, session: Any, options: Mapping[str, str]) -> None:
-        """Give up files whose rows may be left out after a fault: no listing tells which were."""
-        given = {key.lower(): value for key, value in options.items()}
-        for name in ("ignoreMissingFiles", "ignoreCorruptFiles"):
-            setting = f"spark.sql.files.{name}"
-            values = (given.get(name.lower()), session.conf().get(setting))
-            if any(value is not None and str(value).lower() != "false" for value in values):
-                self._walk.give_up(f"a read that may leave files out ({setting}, or its option)")
+    def _more_than_files(self, session: Any, options: Mapping[str, str]) -> None:
+        """Give up a read whose rows depend on more than its files.
+
+        Spark asks the active session in some readers and the frame's own in others.
+        """
+        active = self._jvm.module("org.apache.spark.sql.classic.SparkSession").active()
+        settings = (session.conf().get, active.conf().get)
+        for what in (*named_files(options), *left_out(options, settings)):
+            self._walk.give_up(what)
 
     def _relation_v2(self, node: Any, name: str) -> None:
         self._head(node, name)
@@ -156,7 +158,7 @@ class PlanLeaves:
             self._walk.give_up(f"the file format {table_name}")
         self._walk.tokens += [table_name, table.dataSchema().json()]
         self._sources.use(node)
-        self._faults(table.sparkSession(), dict(node.options()))
+        self._more_than_files(table.sparkSession(), dict(node.options()))
         self._files(table.fileIndex())
 
     def _iceberg(self, node: Any, places: Sequence[Sequence[Any]]) -> None:

@@ -8,9 +8,19 @@ import dis
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import CodeType
 
-_PADDING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "RESUME"})
+from durable_shuffle.jobs.identity.functions.calls import (
+    UNCALLED,
+    Memory,
+    Way,
+    memory_of,
+    moment_variables,
+    way_of,
+)
+
+_PADDING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _LOCAL = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 """Besides every instruction with LOAD_FAST in its name; newer Pythons have combined ones."""
@@ -48,17 +58,26 @@ class CodeUse:
     """The names that imports bind."""
     locals: Paths = field(default_factory=dict)
     """Like `globals`, for local and closure variables."""
-    bare: set[tuple[str, ...]] = field(default_factory=set)
-    """Names with their paths that are called without arguments or with None, or are not called."""
-    methods: set[str] = field(default_factory=set)
-    """Names of methods that are called on any object."""
+    ways: dict[tuple[str, ...], set[Way]] = field(default_factory=dict)
+    """Name with its path -> how it is called."""
+    methods: dict[str, set[Way]] = field(default_factory=dict)
+    """Attribute that is called as a method of any object -> how."""
+    attributes: set[str] = field(default_factory=set)
+    """Names of all attributes that are read from any object."""
+    moments: set[str] = field(default_factory=set)
+    """Texts such as "now" that are put into a variable."""
 
 
-def code_use(code: CodeType) -> CodeUse:
-    """Return the names that the code uses, including the code nested in it."""
+@lru_cache(maxsize=4096)
+def code_use(code: CodeType, memory: frozenset[str] = frozenset()) -> CodeUse:
+    """Return the names that the code uses, including the code nested in it; do not change them.
+
+    Args:
+        memory: global names of what makes files in memory.
+    """
     use = CodeUse()
     for nested in _with_nested(code):
-        _collect(nested, use)
+        _collect(nested, use, memory)
     return use
 
 
@@ -69,37 +88,61 @@ def _with_nested(code: CodeType) -> Iterator[CodeType]:
             yield from _with_nested(value)
 
 
-def _collect(code: CodeType, use: CodeUse) -> None:
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _PADDING]
+def _collect(code: CodeType, use: CodeUse, makers: frozenset[str]) -> None:
+    steps = [
+        step._replace(argval=code.co_consts[step.arg or 0]) if step.opname == "KW_NAMES" else step
+        for step in dis.get_instructions(code)
+        if step.opname not in _PADDING
+    ]
+    memory = memory_of(steps, makers)
+    use.moments.update(moment_variables(steps))
     for position, step in enumerate(steps):
         if step.opname in _GLOBAL:
-            _collect_path(steps, position, str(step.argval), use, use.globals)
+            _collect_path(steps, position, str(step.argval), use, use.globals, memory)
         elif step.opname in _LOCAL or "LOAD_FAST" in step.opname:
             name = step.argval[-1] if isinstance(step.argval, tuple) else step.argval
-            _collect_path(steps, position, str(name), use, use.locals)
+            _collect_path(steps, position, str(name), use, use.locals, memory)
         elif step.opname == "IMPORT_NAME":
             _collect_import(steps, position, use)
-        elif _is_method(step):
-            use.methods.add(str(step.argval))
+        elif step.opname in _ATTRIBUTE:
+            use.attributes.add(str(step.argval))
+            if _is_method(step):
+                how = use.methods.setdefault(str(step.argval), set())
+                how.add(way_of(steps, position, memory))
 
 
 def _collect_path(
-    steps: list[dis.Instruction], position: int, name: str, use: CodeUse, into: Paths
+    steps: list[dis.Instruction],
+    position: int,
+    name: str,
+    use: CodeUse,
+    into: Paths,
+    memory: Memory,
 ) -> None:
     path: list[str] = []
-    for following in steps[position + 1 :]:
-        if following.opname not in _ATTRIBUTE:
-            if not _is_argument(following):
-                use.bare.add((name, *path))
+    last = position
+    for last in range(position, len(steps)):
+        if last + 1 == len(steps) or steps[last + 1].opname not in _ATTRIBUTE:
             break
-        path.append(str(following.argval))
+        path.append(str(steps[last + 1].argval))
+    way = way_of(steps, last, memory)
+    if not path:
+        constant = _attribute_by_constant(steps, position)
+        if constant is not None:
+            path, way = [constant], UNCALLED
+    use.ways.setdefault((name, *path), set()).add(way)
     into.setdefault(name, set()).add(tuple(path))
 
 
-def _is_argument(step: dis.Instruction) -> bool:
-    if step.opname in ("LOAD_CONST", "RETURN_CONST"):
-        return step.argval is not None
-    return step.opname.startswith(("LOAD_", "BUILD_"))
+def _attribute_by_constant(steps: list[dis.Instruction], position: int) -> str | None:
+    """Return the name in `getattr(x, "name")`, if that is what uses the value."""
+    if position == 0 or position + 1 >= len(steps):
+        return None
+    before = [step for step in steps[max(0, position - 2) : position] if step.opname != "PUSH_NULL"]
+    name = steps[position + 1]
+    if not before or before[-1].argval != "getattr" or name.opname != "LOAD_CONST":
+        return None
+    return name.argval if isinstance(name.argval, str) else None
 
 
 def _is_method(step: dis.Instruction) -> bool:

@@ -14,6 +14,11 @@ from pyspark.cloudpickle import dumps
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.walk import Visit
+from durable_shuffle.jobs.identity.functions.zones import (
+    PACKAGES,
+    rules_of_zones,
+    zone_of_process,
+)
 
 AROUND_ROWS = ("pandas", "pyarrow", "numpy", "pyspark")
 """Packages that carry rows into a function and its results out, whether it names them or not."""
@@ -40,8 +45,8 @@ class FunctionIdentity:
 def identify_function(fn: object, around: Sequence[str] = AROUND_ROWS) -> FunctionIdentity:
     """Return the identity of a function, callable object, class or plain value. It never raises.
 
-    Not seen: code that is reached by a computed attribute name, and state outside the process that
-    is read through packages that `outside_reads` does not list.
+    Not seen: code that is reached by a computed attribute name, and what packages that
+    `outside_reads` does not list read outside, unless a worker sees it (`shuffle/base/outside.py`).
 
     Args:
         around: packages that decide the rows whether the function names them or not.
@@ -49,11 +54,14 @@ def identify_function(fn: object, around: Sequence[str] = AROUND_ROWS) -> Functi
     visit = Visit()
     with visit.at(_name_of(fn)):
         digest = visit.value(fn)
-    for package in around:
+    zones = visit.names.zones
+    for package in (*around, *(PACKAGES if "rules" in zones else ())):
         visit.modules.reach(package)
+    asked = {"process": zone_of_process, "rules": rules_of_zones}
+    counted = [asked[what]() for what in sorted(zones)]
     python = "python " + ".".join(map(str, sys.version_info[:3]))
     return FunctionIdentity(
-        hex_digest([python, digest, *visit.modules.tokens()]),
+        hex_digest([python, digest, *counted, *visit.modules.tokens()]),
         tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()])),
         visit.modules.sources(),
         visit.names.values,

@@ -6,6 +6,7 @@ that workers will import but the driver has not loaded is compiled, never run.
 """
 
 import builtins
+import inspect
 import sys
 import types
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from durable_shuffle.jobs.identity.digests import atom_digest, raw_digest
 from durable_shuffle.jobs.identity.exclusions import Excluded, names
+from durable_shuffle.jobs.identity.functions.calls import UNCALLED, Way
 from durable_shuffle.jobs.identity.functions.code_use import (
     Binding,
     CodeUse,
@@ -21,8 +23,11 @@ from durable_shuffle.jobs.identity.functions.code_use import (
 )
 from durable_shuffle.jobs.identity.functions.module_code import imported_names
 from durable_shuffle.jobs.identity.functions.outside_reads import (
+    asks_clock,
+    asks_zone,
     methods_that_read,
     name_of,
+    only_numbers_partitions,
     what_is_read,
 )
 
@@ -41,6 +46,9 @@ MODULE_NOTES = (
 )
 """Attributes of a module that do not count where code uses a whole module."""
 _MISSING = object()
+_MEMORY = ("_io.BytesIO", "_io.StringIO", "pyarrow.lib.BufferReader", "pyarrow.lib.py_buffer")
+_UNKNOWN = frozenset({UNCALLED})
+"""How a name is used of which only that is known."""
 _CODE = (
     *(type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType),
@@ -57,15 +65,24 @@ class NameUse:
         """Digest of each variable of the user's modules that code uses."""
         self.captured: dict[str, str] = {}
         """Like `values`, plus the main program's variables, closures and default arguments."""
+        self.zones: set[str] = set()
+        """What of `zones` code asks for."""
         self._users: list[str] = []
+        self._uses: list[CodeUse] = []
+        self._named: list[dict[str, frozenset[Way]]] = []
+        """For each function on the way: dotted names in libraries that it uses -> how."""
+        self._judged: dict[int, object] = {}
+        """Objects that code names: how it calls them is known."""
         self._compiled: set[str] = set()
 
     def of_function(self, fn: types.FunctionType, name: str) -> bytes:
         """Return the digest of everything that the function's code names."""
-        use = code_use(fn.__code__)
+        use = code_use(fn.__code__, _makers_of_memory(fn))
         package = fn.__globals__.get("__package__")
         package = package if isinstance(package, str) else None
         self._users.append(name)
+        self._named.append({})
+        self._uses.append(use)
         try:
             for statement in use.imports:
                 for imported in imported_names(statement, package):
@@ -73,8 +90,10 @@ class NameUse:
             parts = self._globals(fn, use)
             parts += self._imported(use, package)
             parts += self._module_cells(fn, use)
-            self._methods(use, with_paths=_with_paths(use, fn.__globals__))
+            self._methods(use, _modules_of(use, fn.__globals__))
         finally:
+            self._named.pop()
+            self._uses.pop()
             self._users.pop()
         return raw_digest(parts)
 
@@ -84,7 +103,7 @@ class NameUse:
         self._modules.reach(name)
         parts: Parts = ["module", name]
         if self._modules.is_library(name):
-            self._read(f"{name}.", bare=True)
+            self._read(f"{name}.", _UNKNOWN)
         elif name != "__main__":
             for attribute, value in sorted(vars(module).items()):
                 if attribute not in names(MODULE_NOTES):
@@ -95,8 +114,9 @@ class NameUse:
     def of_library_object(self, obj: object) -> None:
         """Record what an installed package's object reads from outside, if anything."""
         name = name_of(obj)
-        if name is not None:
-            self._read(name)
+        if name is not None and id(obj) not in self._judged:
+            code = inspect.isroutine(obj) or issubclass(type(obj), type)
+            self._read(name, _UNKNOWN if code else frozenset())
 
     def _globals(self, fn: types.FunctionType, use: CodeUse) -> Parts:
         module = fn.__module__ if fn.__module__ != "__main__" else None
@@ -109,7 +129,7 @@ class NameUse:
                     parts += self._used(name, value, use.globals[name], use, module)
                 elif hasattr(builtins, name):
                     parts.append("builtin")
-                    self._read(f"builtins.{name}")
+                    self._by_name(f"builtins.{name}", name, use.globals[name], use)
                 else:
                     parts.append("missing")
         return parts
@@ -136,7 +156,8 @@ class NameUse:
                 with self._walk.at(binding.to):
                     parts += self._used(binding.to, bound[0], paths, use)
             else:
-                self._by_name(_dotted(binding), binding.to, paths, use)
+                if self._modules.is_library(_dotted(binding)):
+                    self._by_name(_dotted(binding), binding.to, paths, use)
         for statement in use.imports:
             for name in imported_names(statement, package):
                 self._not_loaded(name)
@@ -166,15 +187,17 @@ class NameUse:
     ) -> Parts:
         if not is_module(value):
             for path in sorted(paths):
-                self._tail(value, path, bare=(name, *path) in use.bare)
+                self._tail(value, path, _ways(use, name, path))
             return [self._of_variable(name, value, module)]
         self._modules.reach(value.__name__)
         parts: Parts = ["module", value.__name__]
         for path in sorted(paths):
-            parts += self._attribute(value, path, bare=(name, *path) in use.bare)
+            parts += self._attribute(value, path, _ways(use, name, path))
         return parts
 
-    def _attribute(self, module: types.ModuleType, path: tuple[str, ...], *, bare: bool) -> Parts:
+    def _attribute(
+        self, module: types.ModuleType, path: tuple[str, ...], ways: frozenset[Way]
+    ) -> Parts:
         """Return the parts for the object at the end of a path that begins at a module."""
         value: object = module
         holder = module
@@ -192,12 +215,12 @@ class NameUse:
         attribute, rest = path[walked - 1], path[walked:]
         if self._modules.is_library(holder.__name__):
             dotted = ".".join((holder.__name__, attribute, *rest))
-            if not self._read(dotted, bare=bare):
-                self._tail(value, rest, bare=bare)
+            if not self._read(dotted, ways):
+                self._tail(value, rest, ways)
             atom = atom_digest(value)
             return [] if atom is None else [label, atom]
         with self._walk.at(f"{holder.__name__}.{attribute}"):
-            self._tail(value, rest, bare=bare)
+            self._tail(value, rest, ways)
             return [label, self._of_variable(attribute, value, holder.__name__)]
 
     def _of_variable(self, name: str, value: object, module: str | None) -> bytes:
@@ -213,15 +236,24 @@ class NameUse:
         if not _is_code(value):
             self.captured[name] = digest.hex()
 
-    def _tail(self, value: object, path: tuple[str, ...], *, bare: bool) -> None:
+    def _tail(self, value: object, path: tuple[str, ...], ways: frozenset[Way]) -> None:
         """Record what an attribute of an installed package's class or instance reads."""
         name = _known_name(value)
         if name is None or not self._modules.is_library(name):
             return
-        self._read(".".join((name, *path)), bare=bare)
+        self._judged[id(value)] = value
+        if type(value) is types.MethodType:
+            self._judged |= {id(part): part for part in (value.__self__, value.__func__)}
+        self._read(".".join((name, *path)), ways)
 
-    def _methods(self, use: CodeUse, *, with_paths: bool) -> None:
-        for name, meaning in methods_that_read(use.methods, with_paths=with_paths).items():
+    def _methods(self, use: CodeUse, modules: set[str]) -> None:
+        """Record what methods of any object read, and what follows from several names together."""
+        named = self._named[-1]
+        self.zones |= asks_zone(named, use.attributes)
+        clock = asks_clock(named, use.moments)
+        if clock is not None:
+            self._add("reads the clock", f"{clock} of a text such as 'now'")
+        for name, meaning in methods_that_read(use.methods, use.attributes, modules).items():
             if not any(
                 text.endswith((f".{name})", f"({name})")) for text in self._walk.unresolved[-8:]
             ):
@@ -231,7 +263,7 @@ class NameUse:
         self, dotted: str, name: str, paths: Iterable[tuple[str, ...]], use: CodeUse
     ) -> None:
         for path in sorted(paths):
-            self._read(".".join((dotted, *path)), bare=(name, *path) in use.bare)
+            self._read(".".join((dotted, *path)), _ways(use, name, path))
 
     def _not_loaded(self, name: str) -> None:
         """Record what a module that only workers import would read from outside."""
@@ -245,23 +277,35 @@ class NameUse:
         known = {one.to: _dotted(one) for one in use.bindings}
         package = name if self._modules.is_package(name) else name.rpartition(".")[0]
         self._users.append(f"module {name}, which workers import,")
+        self._named.append({})
+        self._uses.append(use)
         try:
             for name, paths in (*use.globals.items(), *use.locals.items()):
                 if name in known:
-                    self._by_name(known[name], name, paths, use)
-                elif hasattr(builtins, name):
-                    self._read(f"builtins.{name}")
-            self._methods(use, with_paths="pathlib" in {one.module for one in use.bindings})
+                    if self._modules.is_library(known[name]):
+                        self._by_name(known[name], name, paths, use)
+                elif name in use.globals and hasattr(builtins, name):
+                    self._by_name(f"builtins.{name}", name, paths, use)
+            self._methods(use, _modules_of(use, {}))
             for one in use.imports:
                 for imported in imported_names(one, package):
                     if imported in sys.modules and not self._modules.is_library(imported):
                         self._walk.value(sys.modules[imported])
                     self._not_loaded(imported)
         finally:
+            self._named.pop()
+            self._uses.pop()
             self._users.pop()
 
-    def _read(self, dotted: str, *, bare: bool = False) -> bool:
-        known = what_is_read(dotted, bare=bare)
+    def _read(self, dotted: str, ways: frozenset[Way]) -> bool:
+        """Record what a name in a library reads; return whether it does."""
+        if self._named:
+            self._named[-1][dotted] = self._named[-1].get(dotted, frozenset()) | ways
+        known = what_is_read(dotted, ways)
+        if known is not None and self._uses:
+            use = self._uses[-1]
+            if only_numbers_partitions(dotted, use.methods, use.attributes):
+                return False
         if known is not None:
             self._add(known[0], known[1].removeprefix("builtins.").rstrip("."))
         return known is not None
@@ -295,12 +339,22 @@ def cell_value(cell: types.CellType) -> object:
         return ("empty cell",)
 
 
-def _with_paths(use: CodeUse, known: dict[str, object]) -> bool:
-    """Return whether code uses `pathlib`."""
+def _modules_of(use: CodeUse, known: dict[str, object]) -> set[str]:
+    """Return the top-level modules whose names the code uses."""
     values = [known.get(name) for name in use.globals]
     names = [_known_name(value) or "" for value in values if value is not None]
     names += [binding.module for binding in use.bindings]
-    return any(name.partition(".")[0] == "pathlib" for name in names)
+    return {name.partition(".")[0] for name in names}
+
+
+def _makers_of_memory(fn: types.FunctionType) -> frozenset[str]:
+    """Return the global names in a function's code under which it knows what makes such files."""
+    names = (name for name in fn.__code__.co_names if name in fn.__globals__)
+    return frozenset(name for name in names if _known_name(fn.__globals__[name]) in _MEMORY)
+
+
+def _ways(use: CodeUse, name: str, path: tuple[str, ...]) -> frozenset[Way]:
+    return frozenset(use.ways.get((name, *path), _UNKNOWN))
 
 
 def _dotted(binding: Binding) -> str:

@@ -18,6 +18,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.functions.zones import zone_of_process
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.files import ListedFiles
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
@@ -29,7 +30,6 @@ from durable_shuffle.jobs.identity.plan.settings import (
     Settings,
     cached_settings,
     settings_digest,
-    workers_zone,
 )
 from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
 
@@ -95,7 +95,7 @@ def identify_rdd(rdd: RDD[Any]) -> PlanIdentity:
     functions = PlanFunctions(walk)
     chain = RddChain(walk)
     chain.visit(cast("Any", rdd)._jrdd.rdd(), "an RDD's input")  # noqa: SLF001
-    settings = hex_digest([rdd.context.version, workers_zone()])
+    settings = hex_digest([rdd.context.version, zone_of_process()])
     return walked(walk, functions, {"rows": hex_digest(chain.rows), "settings": settings})
 
 

@@ -11,9 +11,7 @@ different pieces. The operators between leaves and root are part of the digest t
 keeps the partitions of its scan, a sort-merge join has those of its exchange.
 """
 
-import os
 import re
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -23,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.exclusions import names
+from durable_shuffle.jobs.identity.functions.zones import zone_of_process
 from durable_shuffle.jobs.identity.plan import iceberg
 from durable_shuffle.jobs.identity.plan.harmless import (
     DEPLOYMENT,
@@ -88,7 +87,9 @@ def settings_digest(jvm: Jvm, java_session: Any) -> Settings:
     found = jvm.java_entries(hadoop.iterator(), _hadoop_defaults(jvm))
     changed |= {f"{_COPIED}{key}": value for key, value in found.items()}
     version = str(java_session.version())
-    return _digest(changed, lambda key: str(conf.get(key)), version, place_of(jvm), workers_zone())
+    return _digest(
+        changed, lambda key: str(conf.get(key)), version, place_of(jvm), zone_of_process()
+    )
 
 
 def cached_settings(jvm: Jvm, builder: Any) -> Settings | None:
@@ -121,14 +122,6 @@ def place_of(jvm: Jvm) -> str:
         own = sorted(option for option in options if option.startswith("-Duser."))
         _PLACES[jvm.context] = repr([str(locale.toString()), str(zone.getID()), *own])
     return _PLACES[jvm.context]
-
-
-def workers_zone() -> str:
-    """Return the zone of this process, which Python workers take over.
-
-    What Spark sets for workers (`spark.executorEnv.TZ`) counts with each function.
-    """
-    return repr([os.environ.get("TZ"), time.tzname, time.timezone, time.altzone])
 
 
 def _digest(

@@ -6,6 +6,8 @@ effect. Rows that no record names stay parked until they are deleted as garbage.
 
 A `FileSink` writes whole files, Parquet or JSON lines; equal rows give equal bytes. A
 `CallbackSink` calls a function. A `StageSink` passes the rows to other consumers.
+
+Parked rows name the place that they are for, so no sink publishes what belongs to another one.
 """
 
 import base64
@@ -17,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import pyarrow as pa
@@ -25,11 +28,14 @@ import pyarrow.parquet as pq
 from durable_shuffle.recovery.pipeline.plan.rows import partition_ids
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import (
+    ConflictError,
     CorruptDataError,
     DurableShuffleError,
+    IncompatibleError,
     InvalidInputError,
 )
 from durable_shuffle.serialization.markers import EndMode
+from durable_shuffle.shuffle.base.redact import redact
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.outputs import read_output, write_output
 from durable_shuffle.shuffle.consume.task import ConsumerTask
@@ -108,6 +114,8 @@ class Parked:
     output: OutputRef
     name: str
     """The published name; "" if the sink has no names."""
+    place: str
+    """The `place` of the sink that the rows are for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,10 @@ def parked_in(payload: bytes, name: str) -> tuple[Parked | None, Parked | None]:
 class Sink(Protocol):
     """One per consumer task and attempt. `open` comes first; `close` comes once, at the end."""
 
+    @property
+    def place(self) -> str:
+        """What tells the sink's receiver from others, in words. Stored; shows no credential."""
+
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
         """Get ready. At this point the attempt has opened the consumer's log."""
 
@@ -158,7 +170,9 @@ class FileSink:
     """Part files in a folder that any tool can read: each row is in exactly one file.
 
     A commit becomes `part-<task>-<commit>.<format>`. Until the commit counts, its file is in
-    `_parked`. Readers that skip names with a leading underscore see only published files.
+    `_parked`. An object in `_owners` says whose files a task writes; no other pipeline's task of
+    that name may open the folder. Readers that skip names with a leading underscore see only
+    published files.
 
     Args:
         url: of the folder; the folder must hold nothing else.
@@ -166,7 +180,6 @@ class FileSink:
         storage_options: options of the fsspec driver.
 
     Not guaranteed: that a published file stays away if somebody deletes it. Until the next commit
-    stands, a restart publishes it again.
     stands, a restart publishes it again.
 
     Raises:
@@ -186,16 +199,39 @@ class FileSink:
                 f"a file format is one of {', '.join(FORMATS)}, found={self.format!r}"
             )
 
+    @property
+    def place(self) -> str:
+        local = "://" not in self.url
+        url = str(Path(self.url).absolute()) if local else self.url.rstrip("/")
+        return f"FileSink({redact(url, self.storage_options or {})!r})"
+
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
         check_name("task", place.task)
         storage = self._storage = open_storage(self.url, self.storage_options)
         self._place, self._task = place, task
+        self._claim(storage, task)
         # the attempt that parked these is fenced: no record names them or ever will
         pending = (parked_in(e.payload, e.token) for e in task.held.state.pending)
         named = {parked.output.key for both in pending for parked in both if parked is not None}
         left = [info.key for info in storage.list(self._folder) if info.key not in named]
         with suppress(DurableShuffleError):
             storage.delete(left)
+
+    def _claim(self, storage: Storage, task: ConsumerTask) -> None:
+        """Refuse the folder if a task of this name, but with another log, writes there."""
+        assert self._place is not None
+        first = task.held.log.read(0)  # it holds a random id
+        if first is None:
+            raise CorruptDataError(f"the first slot of a log is missing: {task.path.log_prefix!r}")
+        owner = f"{task.path.prefix} {hashlib.sha256(first).hexdigest()}\n"
+        try:
+            storage.put(f"_owners/{self._place.task}", [owner.encode()])
+        except ConflictError as error:
+            raise IncompatibleError(
+                f"the files of task {self._place.task!r} in {self.place} are of another pipeline, "
+                "or of an earlier one of this name whose data was deleted: give this consumer a "
+                "folder of its own, or empty that one"
+            ) from error
 
     @property
     def _folder(self) -> str:
@@ -215,7 +251,8 @@ class FileSink:
         self._storage.put(key, [data])
         rows = sum(batch.num_rows for batch in batches)
         ref = OutputRef(key, len(data), rows, hashlib.sha256(data).digest())
-        return Parked(token, ref, f"part-{self._place.task}-{commit:010d}.{self.format}")
+        name = f"part-{self._place.task}-{commit:010d}.{self.format}"
+        return Parked(token, ref, name, self.place)
 
     def publish(self, parked: Parked) -> None:
         assert self._storage is not None
@@ -244,13 +281,18 @@ class _OutputSink:
     _place: SinkPlace | None = field(default=None, init=False)
     _task: ConsumerTask | None = field(default=None, init=False)
 
+    @property
+    def place(self) -> str:
+        return type(self).__name__
+
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
         self._place, self._task = place, task
 
     def park(self, batches: Sequence[pa.RecordBatch], token: str, commit: int) -> Parked:
         assert self._place is not None
         assert self._task is not None
-        return Parked(token, write_output(self._task, self._place.schema, batches), "")
+        output = write_output(self._task, self._place.schema, batches)
+        return Parked(token, output, "", self.place)
 
     def rows(self, parked: Parked) -> Iterator[pa.RecordBatch]:
         """Return the parked rows."""
@@ -301,6 +343,10 @@ class StageSink(_OutputSink):
     producer: int
     settings: Settings
     _log: LogProducer | None = field(default=None, init=False)
+
+    @property
+    def place(self) -> str:
+        return f"producer {self.producer} of {self.stage.path.prefix!r}"
 
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
         self._place, self._task = place, task

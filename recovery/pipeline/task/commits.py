@@ -143,6 +143,17 @@ class Commits:
         """Take in that the next commit is durable and published."""
         self.last += 1
         self._made, self._letters, self.made_rows = [], [], 0
+        self._forget()
+
+    def settle(self) -> None:
+        """Win a record that leaves nothing pending, so that the next attempt may have another
+        sink. Everything is published already."""
+        if self.view.task.held.state.pending:
+            self.view.task.ack({})
+            self._forget()
+
+    def _forget(self) -> None:
+        """Have parked rows deleted that were published and that no record names any more."""
         named = {effect.payload for effect in self.view.task.held.state.pending}
         for payload in [p for p in self._published if p not in named]:
             for sink, parked in self._parts(payload):
@@ -163,9 +174,11 @@ class Commits:
         for sink, parked in ((self.sink, rows), (self.letters, letters)):
             if parked is None:
                 continue
-            if sink is None:
-                raise InvalidInputError(
-                    f"rows of {self.owner!r} are pending for a sink, it has none"
+            if sink is None or sink.place != parked.place:
+                now = "it has none now" if sink is None else f"its sink is {sink.place} now"
+                raise IncompatibleError(
+                    f"rows of {self.owner!r} were committed for {parked.place} and may not be "
+                    f"published yet; {now}: put that sink back, run and SUSPEND, then change it"
                 )
             parts.append((sink, parked))
         return parts

@@ -366,6 +366,7 @@ class ConsumerRun:
             self._take_snapshot()
         elif step is EndStep.WIN_ACK:
             self._win_ack()
+            self._commits.settle()
             self._sinks_ended("SUSPEND")
         elif step is EndStep.WIN_PREPARED:
             self._win_prepared(mode)

@@ -43,6 +43,7 @@ from durable_shuffle.shuffle.read.sealed_reader import (
     join_small,
 )
 from durable_shuffle.shuffle.rows.partitioner import narrow_ids, round_robin_ids
+from durable_shuffle.shuffle.seal.suspect import noting
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.write.producer import (
     ProducerResult,
@@ -323,10 +324,13 @@ def stored_rows(
     def blocks_of_task(number: int) -> Iterator[pa.RecordBatch]:
         return blocks_of(frames_of(stage, extents(number), settings))
 
+    def per_task(make: Callable[[int], Iterator[pa.RecordBatch]]) -> ArrowFunction:
+        return _per_task(lambda number: noting(stage, make(number), RandomIds(), seal), code)
+
     return StoredRows(
-        _per_task(rows_of, code),
+        per_task(rows_of),
         tasks,
-        _per_task(blocks_of_task, code),
+        per_task(blocks_of_task),
         stored_files(stage, seal, settings, groups),
     )
 

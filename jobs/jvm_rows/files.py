@@ -18,11 +18,13 @@ from durable_shuffle.jobs.jvm_rows.compiled import compiled
 from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
 from durable_shuffle.recovery.skew import Read
 from durable_shuffle.serialization.frames import MAX_RECORD_BYTES
+from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.extent_table import MAX_EXTENTS
 from durable_shuffle.shuffle.log.records import PASSTHROUGH, Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.seal.index import MAX_SLICE_BYTES
+from durable_shuffle.shuffle.seal.suspect import note_of_jvm
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, Storage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
@@ -76,6 +78,8 @@ def stored_files(
         "max_frame_bytes": settings.max_frame_bytes,
         "max_record_bytes": MAX_RECORD_BYTES,
         "call_seconds": settings.storage_call_seconds,
+        "log": stage.path.log_prefix,
+        "note": note_of_jvm(seal, RandomIds()),
     }
     return StoredFiles(facts, stage.describe.partitions if groups is None else len(groups))
 

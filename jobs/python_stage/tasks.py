@@ -38,6 +38,7 @@ from durable_shuffle.shuffle.rows.external_sort import Scratch, sorted_batches
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, narrow_ids
 from durable_shuffle.shuffle.rows.reducers import Grouped, run_grouped
 from durable_shuffle.shuffle.rows.row_order import SortKey, row_order
+from durable_shuffle.shuffle.seal.suspect import noting
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.write.segments import IdBatch
 
@@ -233,7 +234,7 @@ class ReduceSide:
     def reduced(self, subpartition: int) -> Iterator[pa.RecordBatch]:
         """Yield the reducer's rows of one subpartition."""
         if is_resumable(self.reduce):
-            yield from self._resumable(subpartition).rows()
+            yield from noting(self.stage, self._resumable(subpartition).rows(), RandomIds())
             return
         rows, scratch = self.rows(subpartition), Scratch(self.settings.scratch_folder)
         if isinstance(self.reduce, Grouped):
@@ -287,6 +288,7 @@ class ReduceSide:
     def rows(self, subpartition: int) -> Iterator[pa.RecordBatch]:
         """Yield the shuffled rows of one subpartition, with the user's column names."""
         stored = read_subpartition(self.stage, self.seal, subpartition, self.settings)
+        stored = noting(self.stage, stored, RandomIds(), self.seal)
         for batch in join_small(stored, self.settings.read_batch_rows):
             yield self._named(batch)
 

@@ -28,7 +28,7 @@ from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.log.stage import StageHandle, read_state
+from durable_shuffle.shuffle.log.stage import StageHandle, StageState
 
 _AT_ONCE = 8
 """Map sides that may run at the same time, each in its own thread."""
@@ -36,17 +36,23 @@ _AT_ONCE = 8
 _LEFT = "left to Spark: a driver that dies loses {:.1f} s of work, at_risk allows {:g} s"
 
 
-def whole_seal(stage: StageHandle) -> Seal | None:
+def whole_seal(state: StageState) -> Seal | None:
     """Return the seal of a stage; None if none of it can be used, or not all of it."""
-    state = read_state(stage)
     return None if state.damaged or state.unrecognised else state.seal
 
 
 class SealedCuts:
-    """Which cuts of a query are sealed; asks the storage once per stage."""
+    """Which cuts of a query are sealed; asks the storage once per stage.
 
-    def __init__(self, query: PlannedQuery, stages: StageRunner, at_risk: AtRisk) -> None:
+    Args:
+        runs: whether the query will run, so that damaged stages may be mended.
+    """
+
+    def __init__(
+        self, query: PlannedQuery, stages: StageRunner, at_risk: AtRisk, *, runs: bool
+    ) -> None:
         self._query, self._store, self._at_risk = query, stages.store, at_risk
+        self._runs = runs
         self._least = stages.settings.result_least_bytes
         self._seals: dict[str, Seal | None] = {}
         self._stages: dict[str, StageHandle] = {}
@@ -65,7 +71,8 @@ class SealedCuts:
         if stage is None or self._store.superseded(stage):
             return None
         self._stages[self._query.fingerprint(cut)] = stage
-        return whole_seal(stage)
+        state = self._store.state(stage, runs=self._runs)
+        return None if self._store.healing.hopeless(stage) else whole_seal(state)
 
     def needed(self) -> dict[int, bool]:
         """Return cut number -> whether its stage is sealed, for all cuts that are needed.
@@ -162,7 +169,7 @@ class QueryRun:
     ) -> None:
         self._spark, self._engine, self._stages, self._query = spark, engine, stages, query
         self._progress, self._replanned = progress, replanned
-        self._sealed = SealedCuts(query, stages, at_risk)
+        self._sealed = SealedCuts(query, stages, at_risk, runs=True)
         self._at_risk = at_risk
         self._tag = f"durable-shuffle-{stages.ids.new_id()}"
         self._running: dict[Future[Source], Cut] = {}

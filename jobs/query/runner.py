@@ -94,7 +94,7 @@ class QueryRunner:
         """Say what `run` would do. Plans the query, runs nothing."""
         query = self._planned(df, call, remember=False)
         at_risk = self._at_risk(query, call)
-        sealed = SealedCuts(query, self._stages, at_risk)
+        sealed = SealedCuts(query, self._stages, at_risk, runs=False)
         while sealed.taken_into_account():
             self._check_inputs(query, remember=False)
         needed = sealed.needed()
@@ -159,7 +159,7 @@ class QueryRunner:
         check_frame(df, streaming=_NO_STREAM)
         df = self._engine.fixed(df)
         query = self._first_plan(df, call, self._engine.planning_settings())
-        recorded = self._recorded(query)
+        recorded = self._recorded(query, runs=remember)
         if recorded is not None and recorded != query.conf:
             query = self._query(df, call, recorded)
         self._check_inputs(query, remember=remember)
@@ -186,11 +186,11 @@ class QueryRunner:
                 check.result()  # its error explains more than the planning error that it caused
                 self._checked = True
 
-    def _recorded(self, query: PlannedQuery) -> dict[str, str] | None:
+    def _recorded(self, query: PlannedQuery, *, runs: bool) -> dict[str, str] | None:
         """Return the split settings of the first stage that an earlier run left incomplete."""
         for cut in query.cuts:
             stage = self._store.stored(query.name, query.identity(cut))
-            if stage is not None and whole_seal(stage) is None:
+            if stage is not None and whole_seal(self._store.state(stage, runs=runs)) is None:
                 planning = recorded_settings(stage)
                 return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
         return None

@@ -17,6 +17,7 @@ from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.jobs.stages.built_on import built_on, superseded
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
+from durable_shuffle.jobs.stages.healing import Healing
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
 from durable_shuffle.jobs.stages.recorded import recorded_settings
@@ -53,7 +54,6 @@ from durable_shuffle.shuffle.log.stage import (
 )
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
-from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 from durable_shuffle.shuffle.seal.seal import count_reruns, sealed_state
 from durable_shuffle.shuffle.seal.unrecognised import note_unrecognised
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -103,6 +103,7 @@ class StageStore:
         self._recognised: dict[str, bool] = {}
         """Name and fingerprint of stages that were ensured -> whether later calls may use them."""
         self.misses = Misses(storage, log, settings)
+        self.healing = Healing(log, settings, clock, ids)
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
         """Say what `ensure` would do under policy "auto".
@@ -118,6 +119,10 @@ class StageStore:
         """Return the newest incarnation with this name and fingerprint, sealed or not."""
         path = self._log.state.stages.get((name, identity.fingerprint))
         return open_stage(storage or self._storage, path) if path else None
+
+    def state(self, stage: StageHandle, *, runs: bool) -> StageState:
+        """Return the state of a stage; if it `runs`, mend damage that a reader noted first."""
+        return self.healing.state(stage) if runs else read_state(stage)
 
     def superseded(self, stage: StageHandle) -> str:
         """Return which stage below was computed again since; "" if none was."""
@@ -187,7 +192,7 @@ class StageStore:
             fingerprint=stage.path.fingerprint,
             incarnation=stage.path.incarnation,
             decision=type(decision).__name__.lower(),
-            why=why,
+            why="; ".join(filter(None, (why, self.healing.told(stage)))),
             partitioner=stage.describe.partitioner,
             producers=seal.producers,
             producers_run=ran,
@@ -275,7 +280,7 @@ class StageStore:
         self._log.check_owner()
         self._note(stage, [changed] if changed else [], identity)
         if stage.damaged:
-            self._replace(stage, commits)
+            self.healing.replace(stage, commits)
             return live_state(stage), results, earlier
         state = sealed_state(
             stage,
@@ -300,27 +305,6 @@ class StageStore:
                 reasons,
                 generation=self._log.generation,
                 record_id=self._ids.new_id(),
-            )
-
-    def _replace(self, stage: StageHandle, commits: Mapping[int, CommittedAttempt]) -> None:
-        """Replace the COMMITs of damaged producers by new ones."""
-        state = read_state(stage)
-        if state.seal is None or state.release is not None:
-            require_seal(stage)  # raises if there is no seal
-            return
-        instead = {
-            p: commits[p] for p, slot in stage.damaged.items() if state.damaged.get(p) == slot
-        }
-        if instead:  # otherwise another repair came first
-            replace_commits(
-                stage,
-                state,
-                sealed_commits(stage, state.seal, self._settings),
-                instead,
-                generation=self._log.generation,
-                record_id=self._ids.new_id(),
-                cause="damaged producers ran again",
-                settings=self._settings,
             )
 
     def _write(
@@ -378,9 +362,9 @@ class StageStore:
         if stage is None:
             why = self.misses.why(work.name, identity)
             return decide(WantedStage(None, "", ()), None, policy, why), None
-        state = read_state(stage)
+        state = self.state(stage, runs=runs and policy != "never")
         why = "" if state.release is None else f"released: {state.release.cause}"
-        why = why or superseded(stage, self._log.state)
+        why = why or superseded(stage, self._log.state) or self.healing.hopeless(stage)
         if why:  # the job log may have lost the record of a release
             return decide(
                 WantedStage(None, "", ()), None, policy, f"the stored stage was {why}"

@@ -110,6 +110,11 @@ class Settings:
     control_threads: int = 8
     """Threads with which the driver reads control records of many producers."""
 
+    heal: bool = True
+    """Whether a driver mends a stage by itself in which a reader met missing or damaged data: it
+    checks the stage, restores the data from copies, or runs the producers concerned again. Without
+    it, readers fail until `durable-shuffle verify --repair` has run."""
+
     purge_seconds: float = 7 * 86_400.0
     """How long the logs of a released stage stay after its data is gone, so that a late writer
     learns of the release. No process, and no request on its way, may outlive its stage by this
@@ -121,10 +126,11 @@ class Settings:
             raise InvalidInputError(
                 f"settings.compression must be 'lz4', 'zstd' or 'none', found={self.compression!r}"
             )
-        if not isinstance(self.check_offsets, bool):
-            raise InvalidInputError(
-                f"settings.check_offsets must be a bool, found={self.check_offsets!r}"
-            )
+        for name in ("check_offsets", "heal"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInputError(
+                    f"settings.{name} must be a bool, found={getattr(self, name)!r}"
+                )
         for name, low in (
             ("writer_memory_bytes", _MIB // 16),
             ("reduce_memory_bytes", _MIB // 16),

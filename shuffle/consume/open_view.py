@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from durable_shuffle.serialization.errors import (
+    CorruptDataError,
     DurableShuffleError,
     IncompatibleError,
     InvalidInputError,
@@ -38,14 +39,15 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
     StageState,
-    content_tags,
     live_state,
+    read_state,
 )
 from durable_shuffle.shuffle.read.buffer_queue import BufferQueue
 from durable_shuffle.shuffle.read.feed import ExtentFeed, SealedFeed, check_tags
 from durable_shuffle.shuffle.read.log_feed import FeedWait, LogFeed
 from durable_shuffle.shuffle.read.position import Positions
 
+_TAG_BYTES = 32
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
 
@@ -221,12 +223,26 @@ def _opening(
     start = start_of(resumed, resume)
     positions = start.inputs.get(key, {})
     if key in resumed.inputs and resumed.inputs[key].stage_slot != slot:
-        before = content_tags(stage, resumed.inputs[key].stage_slot)
-        now = content_tags(stage, slot)
+        before = _content_tags(stage, resumed.inputs[key].stage_slot)
+        now = _content_tags(stage, slot)
         check_tags(positions, before, now, name=stage.path.prefix)
     return Opening(
         (cursor(key, slot, positions),), start.dropped, dropped_exact=start.dropped_exact
     )
+
+
+def _content_tags(stage: StageHandle, slot: int) -> list[bytes]:
+    """Return the content tag of each producer's records as the stage log names them in `slot`.
+
+    Raises:
+        CorruptDataError: the slot holds no SEAL and no REPLACE.
+    """
+    state = read_state(stage, through=slot)
+    if state.seal is None or state.seal_slot != slot:
+        key = stage.log().key(slot)
+        raise CorruptDataError(f"a position was read by a slot that is no SEAL or REPLACE: {key!r}")
+    tags = state.seal.content_tags
+    return [tags[at : at + _TAG_BYTES] for at in range(0, len(tags), _TAG_BYTES)]
 
 
 def _refuse_other_inputs(resumed: ResumeSet, key: InputKey) -> None:

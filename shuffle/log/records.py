@@ -19,6 +19,7 @@ from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_block
 from durable_shuffle.shuffle.log.field_checks import check_below, check_id, check_seconds
 from durable_shuffle.shuffle.log.layout import COMPACTED, check_name
+from durable_shuffle.shuffle.log.suspect import Suspect
 from durable_shuffle.shuffle.log.unrecognised import Unrecognised
 from durable_shuffle.shuffle.rows.partitioner import MAX_PARTITIONS
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
@@ -28,7 +29,6 @@ LAYOUT_VERSION = 1
 
 TABLES = (("commit_slots", 4), ("attempts", 16), ("content_tags", 32))
 """What SEAL and REPLACE hold one of per producer, with the bytes of each."""
-
 
 PASSTHROUGH = "passthrough"
 
@@ -254,7 +254,7 @@ class Compact:
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """The data of these COMMITs can be neither read nor rebuilt from what is stored. The next run
-    that asks for the stage runs these producers again."""
+    that asks for the stage runs these producers again. No other data is damaged."""
 
     KIND: ClassVar[str] = "DAMAGED"
     record_id: str
@@ -398,7 +398,7 @@ class Closed:
     cause: str
 
 
-_IndexRecord = Seal | Compact | Damaged | Replace | Abort
+_IndexRecord = Seal | Compact | Suspect | Damaged | Replace | Abort
 StageRecord = Describe | Unrecognised | _IndexRecord | Register | ReleaseUpto | Release | Closed
 ProducerRecord = Commit | Abort | Closed
 STAGE_RECORDS: RecordCodec[StageRecord] = RecordCodec(get_args(StageRecord))

@@ -7,8 +7,8 @@ only then may readers read. RELEASE is won before anything is deleted.
 before it alone, so all who read as far see the same. A REPLACE changes what counts for some
 producers, a COMPACT changes the index. Either is void if its author was aborted before, or if its
 base, the SEAL or REPLACE that its index was made from, is no longer the newest: its index would
-name what was replaced. Among COMPACTs with the same base the first one counts. Why so:
-`tests/protocol_model/protocol/compact_model.py`.
+name what was replaced. Among COMPACTs with the same base the first one counts. A SUSPECT counts
+until the next REPLACE or DAMAGED. Why so: `tests/protocol_model/protocol/compact_model.py`.
 """
 
 import math
@@ -48,11 +48,10 @@ from durable_shuffle.shuffle.log.records import (
     StageRecord,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
+from durable_shuffle.shuffle.log.suspect import Suspect
 from durable_shuffle.shuffle.log.typed_log import TypedLog
 from durable_shuffle.shuffle.log.unrecognised import Unrecognised
 from durable_shuffle.shuffle.storage.contract import Storage
-
-TAG_BYTES = 32
 
 _SHORT = 8
 """A stage log up to this slot is read record by record."""
@@ -77,6 +76,8 @@ class StageState:
     damaged: Mapping[int, int] = field(default_factory=dict)
     """Producers whose data cannot be read, each with the highest slot whose COMMIT is known to be
     bad: the COMMIT that counts, or one above it."""
+    suspect: str = ""
+    """The damage that a reader met and nobody has checked yet; empty if there is none."""
     release: Release | None = None
     closed: Closed | None = None
     """Set once a released stage's data is gone."""
@@ -147,7 +148,10 @@ def with_record(state: StageState, record: Any, name: str) -> StageState:
             return _changed(state, slot, record, name)
         case Damaged() if state.replaced is not None:
             still = _still(state.replaced, record, name)
-            return replace(state, damaged={**state.damaged, **still})
+            return replace(state, damaged={**state.damaged, **still}, suspect="")
+        case Suspect(index=index) if state.seal and state.replaced:
+            counts = not state.suspect and index in (state.seal.index, state.replaced.index)
+            return replace(state, suspect=record.why) if counts else state
         case Unrecognised(why=why):
             return replace(state, unrecognised=(*state.unrecognised, *why))
         case Release():
@@ -184,6 +188,7 @@ def _changed(state: StageState, slot: int, record: Replace | Compact, name: str)
         compact=None,
         counted=counted,
         damaged=damaged,
+        suspect="",
     )
 
 
@@ -373,20 +378,6 @@ def require_seal(stage: StageHandle) -> Seal:
     if state.seal is None:
         raise NotReadyError(f"the stage is not sealed yet: {stage.path.prefix!r}")
     return state.seal
-
-
-def content_tags(stage: StageHandle, slot: int) -> list[bytes]:
-    """Return the content tag of each producer's records as the stage log names them in `slot`.
-
-    Raises:
-        CorruptDataError: the slot holds no SEAL and no REPLACE.
-    """
-    state = read_state(stage, through=slot)
-    if state.seal is None or state.seal_slot != slot:
-        key = stage.log().key(slot)
-        raise CorruptDataError(f"a position was read by a slot that is no SEAL or REPLACE: {key!r}")
-    tags = state.seal.content_tags
-    return [tags[at : at + TAG_BYTES] for at in range(0, len(tags), TAG_BYTES)]
 
 
 def live_state(stage: StageHandle) -> StageState:

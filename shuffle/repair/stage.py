@@ -52,6 +52,7 @@ from durable_shuffle.shuffle.write.segments import give_back
 
 Outcome = Literal["intact", "repaired", "run again", "not repaired"]
 
+UNSURE = "not everything could be read, nothing was changed"
 _SETTLED = "what no record names does not count; `gc --delete` removes it"
 _DAMAGE = (ErrorKind.NOT_FOUND, ErrorKind.CORRUPT_DATA)
 _HELD_COPIES = 1 << 18
@@ -150,7 +151,7 @@ def _refusal(walk: StageWalk, damage: Damage) -> str:
     findings = (*walk.logs.findings, *damage.beyond)
     unsure = [finding for finding in findings if finding.kind not in _DAMAGE]
     if unsure:
-        return f"not everything could be read, nothing was changed: {unsure[0]}"
+        return f"{UNSURE}: {unsure[0]}"
     if walk.describe is not None and walk.describe.writing == "log":
         return f"producers that append leave no second copy: drop the pipeline, or {release}"
     if findings:

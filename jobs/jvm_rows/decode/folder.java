@@ -133,6 +133,12 @@ static final class Failure {
   private static final String MODULE = "durable_shuffle.serialization.errors.";
   private static final String WHAT = "An exception was thrown while Spark's JVM read stored rows";
 
+  /** Returns whether an object is missing or damaged; then a driver may mend it. */
+  static boolean isDamage(RuntimeException e) {
+    String said = String.valueOf(e.getMessage());
+    return said.contains(MODULE + "CorruptDataError") || said.contains(MODULE + "NotFoundError");
+  }
+
   /** Returns what PySpark takes for the error of a Python worker. */
   static RuntimeException of(String kind, String text) {
     String said = MODULE + kind + ": " + text;

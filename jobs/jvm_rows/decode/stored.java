@@ -8,6 +8,7 @@ static final class Stored extends Frames {
 
   private final Folder folder;
   private final Index index;
+  private final Note note;
   private final long mostBody, mostRecord; // bytes
   private final byte[] address = new byte[32], header = new byte[HEADER_BYTES];
   private final byte[] buffer = new byte[BUFFER_BYTES];
@@ -22,6 +23,7 @@ static final class Stored extends Frames {
   Stored(java.util.Map how, int task) {
     folder = new Folder((String) how.get("root"), ((Number) how.get("call_seconds")).doubleValue());
     index = new Index(folder, how, task);
+    note = new Note((String) how.get("root"), how);
     mostBody = ((Number) how.get("max_frame_bytes")).longValue();
     mostRecord = Math.min(((Number) how.get("max_record_bytes")).longValue(), LONGEST_BYTES);
     String stage = (String) how.get("incarnation");
@@ -36,6 +38,15 @@ static final class Stored extends Frames {
   }
 
   boolean next() {
+    try {
+      return advance();
+    } catch (RuntimeException e) {
+      if (Failure.isDamage(e)) note.append();
+      throw e;
+    }
+  }
+
+  private boolean advance() {
     if (at == end && !begin()) return false;
     record
     ();

@@ -15,6 +15,7 @@ explored; they prove nothing about the code that implements the rules.
     batch_*.py         one batch producer with ABORT, SEAL, REPLACE and repair
     run_*.py           starts of a streaming query and write jobs that share a log
     compact_model.py   COMPACT and REPLACE in the log of a sealed stage
+    suspect_model.py   SUSPECT in the log of a sealed stage: who notes, checks and mends damage
     unrecognised_model.py  UNRECOGNISED before COMMIT: rows that depend on more than the fingerprint
     lost_replace_model.py  a REPLACE that this log lost, and the ABORT that settles it
     job_model.py       the job log: a stage is entered, reused, given up and released

@@ -88,8 +88,7 @@ def find_stage(job: JobCopy, text: str, *, released: bool = True) -> StagePath:
             return matches[0]
     if gone:
         raise InvalidInputError(f"stage {text!r} of job {job.job!r} was released")
-    known = {*job.paths, *job.begun}
-    if lost := lost_stage(job.storage, job.job, known, lambda path: bool(_matches([path], text))):
+    if lost := lost_stage(job.storage, job.job, lambda path: bool(_matches([path], text))):
         raise lost
     names = sorted({path.name for path in live})
     raise InvalidInputError(

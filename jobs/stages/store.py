@@ -40,7 +40,7 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, written_stages
+from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, stage_folders
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
 from durable_shuffle.shuffle.log.records import Describe, Lasts, Seal, StageUse
 from durable_shuffle.shuffle.log.stage import (
@@ -94,7 +94,7 @@ class StageStore:
         lost_records: Literal["refuse", "ignore"] = "refuse",
     ) -> None:
         self._trusts_log = lost_records == "ignore"
-        self._written: list[StagePath] | None = None
+        self._folders: list[StagePath] | None = None
         self._engine = engine
         self._storage, self._task_storage, self._log = storage, task_storage, log
         self.policy, self._settings = policy, settings
@@ -394,14 +394,14 @@ class StageStore:
     def _refuse_lost_record(self, name: str, identity: StageIdentity) -> None:
         """Refuse a stage that is on storage but missing in the job's log.
 
-        The job's folder is listed once, at the first stage that is not in the log.
+        The job's stages are listed once, at the first stage that is not in the log.
         """
         if not self._trusts_log:
             with self._lock:
-                if self._written is None:
-                    self._written = written_stages(self._storage, self._log.state.job)
+                if self._folders is None:
+                    self._folders = stage_folders(self._storage, self._log.state.job)
                 refuse_lost_record(
-                    self._storage, self._log.state, self._written, name, identity.fingerprint
+                    self._storage, self._log.state, self._folders, name, identity.fingerprint
                 )
 
     def progress(self, name: str, identity: StageIdentity) -> tuple[int, int]:

@@ -49,6 +49,7 @@ from durable_shuffle.shuffle.log.job_log import (
     read_job,
 )
 from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.named_stage import note_entered
 from durable_shuffle.shuffle.log.newest_schema import newest_schema
 from durable_shuffle.shuffle.log.records import Describe
 from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
@@ -296,6 +297,7 @@ def _replace_stage(stage: StageHandle, ids: IdSource, *, keeps: bool) -> None:
         return not keeps and open_stage(stage.storage, path).describe.writing == "log"
 
     entered = _enter(stage, ids, replaces=True, releases=releases)
+    note_entered(stage, ids.new_id())
     if entered.replaced is not None:
         with suppress(DurableShuffleError):  # it is released; gc finishes that
             before = open_stage(stage.storage, entered.replaced)

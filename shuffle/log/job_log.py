@@ -8,6 +8,7 @@ RELEASED of the same incarnation is void, and `append` refuses to write one.
 Reading begins at the newest snapshot (`job_state.py`), and writers leave a new one now and then.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -136,7 +137,7 @@ class JobLog:
         def wanted(state: JobState) -> StageUse | StageReleased | StagesGone | None:
             self._take_in(state)
             if isinstance(record, StageUse):
-                _refuse_released(state, state.path_of(record))
+                refuse_released(state, state.path_of(record))
             return None if unless(state) else record
 
         with self._lock:
@@ -291,7 +292,7 @@ def enter_stage(
         if path in state.live or (replaces and counted):
             replaced = None
             return None  # it counts, or did until another took its place
-        _refuse_released(state, path)
+        refuse_released(state, path)
         replaced = standing if standing is not None and releases(standing) else None
         return StageUse(
             record_id,
@@ -306,6 +307,38 @@ def enter_stage(
     if replaces:
         return Entered(path, replaced)
     return Entered(newest_named(state, path.name) or path)
+
+
+def use_stage(storage: Storage, path: StagePath, *, record_id: str, now: float = 0.0) -> None:
+    """Enter another use of a stage that counts, without a claim.
+
+    Whoever found the stage unused before does not release it any more. A stage that does not count
+    yet, or of which the job log knows nothing, has no uses.
+
+    Args:
+        now: since 1970; by default the time of the last use stands.
+
+    Raises:
+        NotFoundError: its release is decided.
+    """
+
+    def record(state: JobState) -> StageUse | None:
+        refuse_released(state, path)
+        used = state.live.get(path)
+        if used is None:
+            return None
+        return StageUse(
+            record_id,
+            state.generation,
+            path.name,
+            path.fingerprint,
+            path.incarnation,
+            # another time than before, by which this use is told from the last one
+            wall_seconds=max(now, math.nextafter(used.wall_seconds, math.inf)),
+            lasts=used.lasts,
+        )
+
+    job_records(storage, path.job).decide(read_job(storage, path.job), record)
 
 
 def _write_unclaimed(
@@ -334,7 +367,8 @@ def newest_named(state: JobState, name: str) -> StagePath | None:
     return next((path for path in reversed(state.order) if path.name == name), None)
 
 
-def _refuse_released(state: JobState, path: StagePath) -> None:
+def refuse_released(state: JobState, path: StagePath) -> None:
+    """Refuse a stage whose release is decided."""
     if path in state.gone:
         raise NotFoundError(
             f"the stage was released and cannot be used again: {path.prefix!r}; run again, which "

@@ -16,6 +16,7 @@ from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.field_types import FieldError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
+from durable_shuffle.shuffle.log.entered import Entered
 from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_block
 from durable_shuffle.shuffle.log.field_checks import check_below, check_id, check_seconds
 from durable_shuffle.shuffle.log.layout import COMPACTED, check_name
@@ -399,7 +400,8 @@ class Closed:
 
 
 _IndexRecord = Seal | Compact | Suspect | Damaged | Replace | Abort
-StageRecord = Describe | Unrecognised | _IndexRecord | Register | ReleaseUpto | Release | Closed
+_Fate = Entered | Register | ReleaseUpto | Release | Closed
+StageRecord = Describe | Unrecognised | _IndexRecord | _Fate
 ProducerRecord = Commit | Abort | Closed
 STAGE_RECORDS: RecordCodec[StageRecord] = RecordCodec(get_args(StageRecord))
 PRODUCER_RECORDS: RecordCodec[ProducerRecord] = RecordCodec(get_args(ProducerRecord))

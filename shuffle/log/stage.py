@@ -30,6 +30,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.log.consumer_set import set_behind
+from durable_shuffle.shuffle.log.entered import Entered
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import (
     PASSTHROUGH,
@@ -86,6 +87,8 @@ class StageState:
     """The registered consumers; None if there never was one."""
     upto: ReleaseUpto | None = None
     """What was released of a stage of log producers; None if nothing was."""
+    entered: bool = False
+    """Whether the job log counted it, although it was begun before."""
     unrecognised: tuple[str, ...] = ()
     """What the rows depend on although the fingerprint does not name it; empty if nothing known."""
 
@@ -152,6 +155,8 @@ def with_record(state: StageState, record: Any, name: str) -> StageState:
         case Suspect(index=index) if state.seal and state.replaced:
             counts = not state.suspect and index in (state.seal.index, state.replaced.index)
             return replace(state, suspect=record.why) if counts else state
+        case Entered():
+            return replace(state, entered=True)
         case Unrecognised(why=why):
             return replace(state, unrecognised=(*state.unrecognised, *why))
         case Release():

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet
 from durable_shuffle.shuffle.log.appender_log import Append, AppenderOpen, settled_segments
+from durable_shuffle.shuffle.log.entered import Entered
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     StagePath,
@@ -136,12 +137,13 @@ class _StageJudge:
         self, path: StagePath, logs: StageLogs, listed: Iterable[ObjectInfo], at_work_since: float
     ) -> None:
         self._path, self._logs = path, logs
+        records = logs.stage.values()
         young = [i.key for i in listed if i.modified_wall_seconds >= at_work_since]
         self._young = {key.rpartition("/")[2].rpartition("-")[0] for key in young}
         """`p<producer>-<attempt>` of segments that were written recently."""
-        self.abandoned = logs.in_job_log == "begun" and not young
+        self._lost = logs.in_job_log == "begun" and any(isinstance(r, Entered) for r in records)
+        self.abandoned = logs.in_job_log == "begun" and not young and not self._lost
         """Whether the stage was never finished and nobody has written to it for long."""
-        records = logs.stage.values()
         first = logs.stage.get(0)
         self._describe = first if isinstance(first, Describe) else None
         self._seals = [r for r in records if isinstance(r, Seal)]
@@ -164,6 +166,9 @@ class _StageJudge:
             return []  # a release handles damaged logs
         problems = [Judged(key, 0, "unknown", what) for key, what in logs.findings] + self._misfit
         d = self._describe
+        if self._lost:
+            what = "the job log lost its STAGE record; run verify --repair"
+            problems.append(Judged(path.log_prefix, 0, "unknown", what))
         if logs.in_job_log == "unknown":
             return problems
         if d is None:

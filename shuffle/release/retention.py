@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError, NotFoundError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.log.job_log import use_stage
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     check_name,
@@ -260,8 +261,12 @@ def register_consumers(
     generation: int,
     closed: bool = True,
     grows: bool = False,
+    now: float = 0.0,
 ) -> tuple[str, ...]:
     """Declare the consumers of a stage. From here on it keeps its data until they have read it.
+
+    REGISTER comes first, then a use in the job log, which refuses a stage whose release is decided
+    and stops whoever has found it unused: `tests/protocol_model/protocol/register_model.py`.
 
     Idempotent for the same names. Without `closed`, others may register later, and no data is
     released as consumed until the set is closed.
@@ -269,6 +274,7 @@ def register_consumers(
     Args:
         grows: add the names to a set that is closed, too. Only for a caller that alone releases
             parts of this stage, and has every new consumer begin behind what was released.
+        now: since 1970, for retention by age; by default the time of the last use stands.
 
     Returns:
         All registered consumers, ascending.
@@ -296,7 +302,9 @@ def register_consumers(
             )
         return Register(record_id, generation, wanted.consumers, wanted.closed)
 
-    state, _ = stage_log(stage).decide(read_state(stage), unless_registered)
+    state, won = stage_log(stage).decide(read_state(stage), unless_registered)
+    if won is not None:
+        use_stage(stage.storage, stage.path, record_id=record_id, now=now)
     return state.register.consumers if state.register else ()
 
 

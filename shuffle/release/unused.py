@@ -15,10 +15,9 @@ from typing import Literal
 
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_log import JobLog, refuse_released
 from durable_shuffle.shuffle.log.job_state import JobState, Use
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state
 from durable_shuffle.shuffle.release.retention import (
     not_used,
@@ -190,10 +189,7 @@ def register_used(
     now: float,
     closed: bool = True,
 ) -> tuple[str, ...]:
-    """As `register_consumers`, for stages of a claimed job whose unused stages are released.
-
-    Registering is a use, which stands in the job log first: whoever has found the stage unused
-    and free of consumers meanwhile does not release it.
+    """As `register_consumers`, by the driver that has claimed the job.
 
     Args:
         now: seconds since 1970.
@@ -202,18 +198,11 @@ def register_used(
         FencedError: a newer driver claimed the job; nothing was registered.
         InvalidInputError, NotFoundError: see `register_consumers`.
     """
-    path, used = stage.path, log.state.live.get(stage.path)
-    record = StageUse(
-        ids.new_id(),
-        log.generation,
-        path.name,
-        path.fingerprint,
-        path.incarnation,
-        wall_seconds=now,
-        lasts=used.lasts if used else "until_released",
+    log.check_owner()
+    refuse_released(log.state, stage.path)
+    return register_consumers(
+        stage, names, ids=ids, generation=log.generation, closed=closed, now=now
     )
-    log.append(record)
-    return register_consumers(stage, names, ids=ids, generation=log.generation, closed=closed)
 
 
 def _used_since(unused: Unused) -> Callable[[JobState], bool]:

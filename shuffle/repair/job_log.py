@@ -10,13 +10,12 @@ All snapshots go if anything was wrong; the next driver writes a new one. A dama
 anew from the other one or from a snapshot.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.appender_log import Append, appender_log
 from durable_shuffle.shuffle.log.job_floor import put_floor
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_records import JOB_RECORDS, JobRecord
@@ -27,7 +26,7 @@ from durable_shuffle.shuffle.log.job_state import (
     with_job_record,
 )
 from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix, job_snapshots_prefix
-from durable_shuffle.shuffle.log.named_stage import written_stages
+from durable_shuffle.shuffle.log.named_stage import is_empty, written_stages
 from durable_shuffle.shuffle.log.records import LAYOUT_VERSION, Claim, StageReleased, StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, read_state
@@ -66,7 +65,8 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
     last, problems = last_slots(storage, prefix)
     if problems:
         return JobRepair(why=f"the log cannot be listed, nothing was changed: {problems[0]}")
-    written = written_stages(storage, job)  # before the log is read, which names all that are whole
+    # before the log is read, which names all that is whole
+    proofs = {path: _proof(storage, path) for path in written_stages(storage, job)}
     base, bad_floors = readable_floor(storage, job)
     if bad_floors:  # what a lower floor holds is in snapshots, too, unless these are damaged
         base = max(base, newest_snapshot(storage, job), key=lambda state: state.next_slot)
@@ -83,7 +83,7 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
     state = base
     for record in copy.records.values():
         state = with_job_record(state, record)
-    missing = list(_missing(storage, state, written, ids))
+    missing = list(_missing(storage, state, proofs, ids))
     end = last.get(prefix, -1) + 1
     if end - base.next_slot - len(copy.records) > _MOST_FILLED:
         return JobRepair(
@@ -123,27 +123,46 @@ def _generation(copy: LogCopy[Any], slot: int) -> int:
     return max([1, *before])
 
 
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """What a stage's own log says."""
+
+    stage: StageHandle
+    released: bool
+    entered: bool
+
+
+def _proof(storage: Storage, path: StagePath) -> _Proof | None:
+    """Return what the log of a stage proves; None if it cannot be read, a finding of that stage."""
+    try:
+        stage = open_stage(storage, path)
+        state = read_state(stage)
+    except DurableShuffleError:
+        return None
+    return _Proof(stage, state.release is not None, state.entered)
+
+
 def _missing(
-    storage: Storage, state: JobState, written: Iterable[StagePath], ids: IdSource
+    storage: Storage, state: JobState, proofs: dict[StagePath, _Proof | None], ids: IdSource
 ) -> Iterator[tuple[StagePath, JobRecord]]:
     """Yield the records that stages prove and the job log lacks, oldest stage first.
 
     The driver's generation says which stage is older; clocks only order those of one driver.
+
+    Args:
+        proofs: of the stages that are written, from before the log was read.
     """
     proven: list[tuple[tuple[int, float], StagePath, bool]] = []
-    for path in {*written, *state.order}:
-        if path in state.released or path in state.begun:
+    for path in {*proofs, *state.order}:
+        proof = proofs[path] if path in proofs else _proof(storage, path)
+        if path in state.released or proof is None or (path in state.begun and not proof.entered):
             continue
-        try:
-            stage = open_stage(storage, path)
-            released = read_state(stage).release is not None
-        except DurableShuffleError:
-            continue  # a finding of that stage; it stays as it is
-        if path not in state.order and not released and _is_empty(stage):
+        counts, stage = path in state.order, proof.stage
+        if not (counts or proof.released or proof.entered) and is_empty(stage):
             continue  # a write job that died before its commit, and whose BEGUN is lost
-        if released or path not in state.order:
+        if proof.released or not counts:
             age = stage.describe.generation, stage.describe.created_wall_seconds
-            proven.append((age, path, released))
+            proven.append((age, path, proof.released))
     generation = max(1, state.generation)
     for _, path, released in sorted(proven, key=lambda item: (item[0], item[1].prefix)):
         names = (path.name, path.fingerprint, path.incarnation)
@@ -152,11 +171,3 @@ def _missing(
             yield path, StageReleased(ids.new_id(), generation, *names, cause)
         else:
             yield path, StageUse(ids.new_id(), generation, *names)
-
-
-def _is_empty(stage: StageHandle) -> bool:
-    """Return whether a stage that is written by appending has not a single append."""
-    if stage.describe.writing != "log":
-        return False
-    logs = (appender_log(stage.producer_log(p)) for p in range(stage.describe.producers))
-    return not any(isinstance(record, Append) for log in logs for _, record in log.records())

@@ -28,7 +28,7 @@ Not guaranteed:
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -207,6 +207,27 @@ class StorageLayer:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         # collected whole, so that all of the listing is inside the call
         return iter(self._call("list", (prefix,), lambda: tuple(self._storage.list(prefix))))
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """As `folders_of`; a layer that changes listings need not change this, too."""
+        if type(self).list is not StorageLayer.list:
+            return _folders_in(self.list(prefix), prefix)
+        return self._call("list", (prefix,), lambda: folders_of(self._storage, prefix))
+
+
+def folders_of(storage: Storage, prefix: str) -> tuple[str, ...]:
+    """Return the names that continue `prefix` up to the next '/', sorted. May be incomplete.
+
+    A storage with a method `folders` needs no list of all objects for it. The folders of a storage
+    on disks may be empty.
+    """
+    own: Callable[[str], tuple[str, ...]] | None = getattr(storage, "folders", None)
+    return _folders_in(storage.list(prefix), prefix) if own is None else own(prefix)
+
+
+def _folders_in(listed: Iterable[ObjectInfo], prefix: str) -> tuple[str, ...]:
+    names = (info.key.removeprefix(prefix).partition("/") for info in listed)
+    return tuple(sorted({name for name, slash, _ in names if slash}))
 
 
 def backend_of(storage: Storage) -> Storage:

@@ -145,6 +145,16 @@ class LocalStorage:
             refuse_links(self._folder, prefix)
             yield from _walk(self._root / prefix, prefix)
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """See `contract.folders_of`."""
+        check_prefix(prefix)
+        with storage_errors(self._place, "list", prefix, write=False):
+            refuse_links(self._folder, prefix)
+            with suppress(FileNotFoundError), os.scandir(self._root / prefix) as entries:
+                found = (e.name for e in entries if e.is_dir(follow_symlinks=False))
+                return tuple(sorted(name for name in found if not name.startswith(_HIDDEN)))
+        return ()
+
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)

@@ -33,7 +33,7 @@ from durable_shuffle.shuffle.log.layout import (
     request_log_prefix,
     status_log_prefix,
 )
-from durable_shuffle.shuffle.log.named_stage import written_stages
+from durable_shuffle.shuffle.log.named_stage import was_entered, written_stages
 from durable_shuffle.shuffle.log.records import Claim, StageReleased, StageUse
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.typed_log import AnyRecord
@@ -95,7 +95,12 @@ def verify_job(
     log = JobCopy(storage, job)
     stages: list[StageVerdict] = []
     total = _Total(progress)
-    unnamed = _unnamed_findings(job, written, {*log.paths, *log.begun, *log.purged})
+    counted = {path for path in log.begun if was_entered(storage, path)}
+    if counted:  # behind what was read: a writer enters a stage, then says so
+        log = JobCopy(storage, job)
+        counted &= log.begun
+    known = {*log.paths, *log.begun, *log.purged} - counted
+    unnamed = _unnamed_findings(job, {*written, *counted}, known)
     log.findings += tuple(finding for _, finding in unnamed)
     for path in (*log.paths, *(path for path, _ in unnamed)):
         if path in log.freed:

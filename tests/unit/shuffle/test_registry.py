@@ -5,6 +5,7 @@ The oracle is the stored records, read without this library's codecs, and which 
 
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,9 +24,18 @@ from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
 from durable_shuffle.shuffle.release.retention import Keep, progress_in, register_consumers
 from durable_shuffle.shuffle.release.stages import (
     Freed,
+    decide_release,
+    finish_release,
     release_consumed,
     release_stage,
     release_stage_of,
+)
+from durable_shuffle.shuffle.release.unused import (
+    KeepUsed,
+    Unused,
+    _used_since,
+    free_stages,
+    release_unused,
 )
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -262,3 +272,30 @@ def test_release_again_and_late_changes_nothing(
         release_stage_of(log, storage, other.path, ids)
     assert data(other)
     assert require_seal(other)
+
+
+def test_a_release_that_is_decided_refuses_consumers(
+    log: JobLog, storage: MemoryStorage, stage: StageHandle, ids: SeededIds
+) -> None:
+    """RELEASED stands in the job's log and RELEASE not yet in the stage's: a consumer is not told
+    that the stage is kept."""
+    assert decide_release(log, storage, stage.path, ids, "released by generation 1")
+    with pytest.raises(NotFoundError, match="released"):
+        register_consumers(stage, ["late"], ids=ids, generation=1)
+    finish_release(log, storage, stage.path, ids)
+    assert not data(stage)
+
+
+def test_a_consumer_that_registers_stops_who_found_the_stage_unused(
+    log: JobLog, storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """Whatever the consumer's clock says, and also right behind the look at the consumers."""
+    stage = stored_stage(log, storage, job="job", rows=(30, 20), ids=ids, lasts="while_used")
+    found = [Unused(stage.path, log.state.live[stage.path], "not used")]
+    assert free_stages(storage, found, []) == found
+    register_consumers(stage, ["late"], ids=ids, generation=1)
+    keep = KeepUsed(runs=0, unused_for=timedelta(0), newest=False)
+    assert not release_unused(log, storage, keep, ids, 1e9, [])
+    unless = _used_since(found[0])
+    assert not decide_release(log, storage, stage.path, ids, "unused", unless=unless)
+    assert require_seal(stage)

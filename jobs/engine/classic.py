@@ -47,6 +47,7 @@ from durable_shuffle.jobs.engine.tasks import (
 )
 from durable_shuffle.jobs.engine.transfer import page_settings, transfer_settings
 from durable_shuffle.jobs.identity.functions.identity import identify_function
+from durable_shuffle.jobs.identity.functions.told import heard_of
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
@@ -255,6 +256,9 @@ class ClassicEngine(Engine):
             stored.blocks, BLOCKS_SCHEMA
         )
         return rows_of_blocks(cast("ClassicFrame", blocks), schema, _stored_schema(schema))
+
+    def seen(self, code: Sequence[str]) -> list[str]:
+        return heard_of(self._spark.sparkContext, code)
 
     def described(self, label: str) -> AbstractContextManager[None]:
         return storing(self._spark, label)

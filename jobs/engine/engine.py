@@ -188,6 +188,11 @@ class Engine(ABC):
         """Return whether this session joins small partitions of a shuffle when it reads them."""
         return False
 
+    def seen(self, code: Sequence[str]) -> list[str]:
+        """Return what functions with this code opened in Spark's own workers, as far as known."""
+        del code
+        return []
+
     def described(self, label: str) -> AbstractContextManager[None]:
         """Show `label` in Spark's UI for the jobs that run meanwhile, if the session can."""
         del label

@@ -62,6 +62,8 @@ class StageIdentity:
     """What distinguishes the vouched inputs from other inputs of this session."""
     files: tuple[ListedFiles, ...] = field(default=(), compare=False, repr=False)
     """The files that it reads."""
+    code: tuple[str, ...] = ()
+    """Digests of the code of Python functions that make its rows."""
 
 
 def fingerprinted(plan: PlanIdentity, version: str | None, ids: IdSource) -> StageIdentity:
@@ -85,7 +87,7 @@ def fingerprinted(plan: PlanIdentity, version: str | None, ids: IdSource) -> Sta
     fingerprint = hex_digest(part for pair in sorted(components.items()) for part in pair)
     opaque = () if version is None else plan.opaque
     inputs = tuple(reason for reason in vouched if reason not in plan.functions)
-    reads = plan.reads, opaque, plan.inputs
+    reads = plan.reads, opaque, plan.inputs, plan.code
     return StageIdentity(fingerprint, components, unresolved, vouched, inputs, *reads)
 
 

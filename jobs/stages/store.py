@@ -278,7 +278,8 @@ class StageStore:
         at_once = at_once and not stage.damaged
         changed = changed or work.check_inputs(identity, at_once=at_once)
         self._log.check_owner()
-        self._note(stage, [changed] if changed else [], identity)
+        seen = [f"{what}, opened by a Python function" for what in self._engine.seen(identity.code)]
+        self._note(stage, [*([changed] if changed else []), *seen], identity)
         if stage.damaged:
             self.healing.replace(stage, commits)
             return live_state(stage), results, earlier

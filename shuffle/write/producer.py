@@ -1,8 +1,9 @@
 """A batch producer attempt: record batches, or pairs of Python objects, in, one COMMIT out.
 
 Strategy: segments are written as the input comes (`segments.py`). At the end one record in the
-producer's log makes all of it count, or nothing. An attempt deletes only what can never count: its
-own segments before its COMMIT was sent, or after its COMMIT lost to another's.
+producer's log makes all of it count, or nothing. What user functions opened outside of their
+arguments is told before that (`outside`, UNRECOGNISED). An attempt deletes only what can never
+count: its own segments before its COMMIT was sent, or after its COMMIT lost to another's.
 
 Pairs are taken in chunks, put in order by partition in numpy, and packed slice by slice, so that
 the cost in Python is per chunk and partition, not per pair. The size of a chunk follows the size of
@@ -28,6 +29,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker
 from durable_shuffle.serialization.msgpack_codec import Pair, pack_pairs, pairs_body
+from durable_shuffle.shuffle.base.outside import watching
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.extent_table import pack_block
 from durable_shuffle.shuffle.log.layout import is_id
@@ -41,6 +43,7 @@ from durable_shuffle.shuffle.log.records import Commit
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import counting_sort
+from durable_shuffle.shuffle.seal.unrecognised import note_unrecognised
 from durable_shuffle.shuffle.write.segments import (
     IdBatch,
     Segment,
@@ -146,7 +149,8 @@ def _run_writer(
     if before is not None:
         return ProducerResult(before, wrote=False, won=False)
     try:
-        fill(writer)
+        with watching() as outside:
+            fill(writer)
         writer.finish()
         commit = Commit(
             record_id=attempt,
@@ -161,6 +165,13 @@ def _run_writer(
         )
         if check is not None:
             check(commit.rows)
+        if outside.found:  # before the COMMIT, or a later call could count these rows
+            note_unrecognised(
+                stage,
+                [f"{what}, opened by a Python function" for what in outside.found],
+                generation=stage.describe.generation,
+                record_id=attempt,
+            )
     except BaseException:
         # no COMMIT was sent and none will be: these segments can never count
         give_back(stage.storage, writer.written_keys)

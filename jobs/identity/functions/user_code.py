@@ -3,7 +3,7 @@
 The driver sends the SHA-256 of each module's source. The worker compares it with the file of its
 own module. That file must not have changed since the worker started, or the worker may still run
 the old code. Spark's Python UDFs run in workers without our tasks; there the check is part of the
-function's pickled command.
+function's pickled command, and so is a watch on what the function opens outside (`told`).
 
 Spark reuses Python workers that have the same environment variables, and a worker keeps a module as
 it was first imported. So when a module changes, or a value that it computed at import, `note_code`
@@ -18,7 +18,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from io import BytesIO
@@ -103,9 +103,15 @@ def _started_ns() -> int:
     return int(SystemClock().wall() * _NANOSECONDS) if by_kernel is None else by_kernel
 
 
-def checked_command(command: bytes, expected: Mapping[str, str]) -> bytes:
-    """Return a pickled command that first checks the worker's modules, then yields the function."""
-    return pickle.dumps(_Checked(plain_command(command), dict(expected)))
+def checked_command(
+    command: bytes, expected: Mapping[str, str], ear: int, code: Sequence[str]
+) -> bytes:
+    """Return a pickled command that first checks the worker's modules, then yields the function.
+
+    Args:
+        ear: as for `told.listen`, and so is `code`.
+    """
+    return pickle.dumps(_Checked((plain_command(command), dict(expected), ear, tuple(code))))
 
 
 def plain_command(command: bytes) -> bytes:
@@ -117,11 +123,15 @@ def plain_command(command: bytes) -> bytes:
     return plain if isinstance(plain, bytes) else command
 
 
-def opened(command: bytes, expected: dict[str, str]) -> object:
+def opened(
+    command: bytes, expected: dict[str, str], ear: int | None = None, code: Sequence[str] = ()
+) -> object:
     """Return the function of a checked command, after the check; called by the unpickler."""
     from pyspark import TaskContext
     from pyspark.core.broadcast import Broadcast
     from pyspark.serializers import CPickleSerializer
+
+    from durable_shuffle.jobs.identity.functions.told import listen
 
     _started_ns()
     loads = cast("Any", CPickleSerializer()).loads
@@ -131,12 +141,14 @@ def opened(command: bytes, expected: dict[str, str]) -> object:
     context = TaskContext.get()
     if context is not None and context.getLocalProperty(CHECKED):
         check_modules(expected)
+    if context is not None and ear is not None:
+        listen(ear, code)
     return function
 
 
 class _Checked:
-    def __init__(self, command: bytes, expected: dict[str, str]) -> None:
-        self._parts = (command, expected)
+    def __init__(self, parts: tuple[bytes, dict[str, str], int, tuple[str, ...]]) -> None:
+        self._parts = parts
 
     def __reduce__(self) -> tuple[Any, ...]:
         return opened, self._parts
@@ -152,7 +164,7 @@ class _Peek(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) != (opened.__module__, opened.__name__):
             raise _NotOursError
-        return lambda command, _: command
+        return lambda command, *_: command
 
 
 def spec_of(name: str) -> ModuleSpec | None:

@@ -5,7 +5,8 @@ function is unpickled here, in the process that pickled it, and identified by
 `functions/identity.py`. It is neither stored nor called here.
 
 Then the pickled function in the JVM is replaced by the same function behind a check: in jobs whose
-rows are stored, workers prove that they run the modules that were identified (`user_code`).
+rows are stored, workers prove that they run the modules that were identified (`user_code`). They
+also tell what the function opens outside of its arguments (`told`).
 """
 
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pyspark.serializers import CPickleSerializer
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.identity import FunctionIdentity, identify_function
+from durable_shuffle.jobs.identity.functions.told import ear_of
 from durable_shuffle.jobs.identity.functions.user_code import (
     VARIABLE,
     checked_command,
@@ -72,7 +74,7 @@ class PlanFunctions:
         self.digests.append(hex_digest([identity.digest, environment]))
         self._found.append(identity)
         self.captured |= identity.captured
-        self.code += identity.code
+        self.code += _code_of(identity)
         note_code(SparkContext._active_spark_context, identity)  # noqa: SLF001
         _prove(node, command, held, identity)
         for reason in identity.unresolved:
@@ -81,8 +83,8 @@ class PlanFunctions:
 
 
 def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | None) -> None:
-    """Make the function's workers compare their modules with the driver's."""
-    if identity is None or not identity.modules:
+    """Make the function's workers compare modules with the driver's, and tell what it opens."""
+    if identity is None:
         return
     context: Any = SparkContext._active_spark_context  # noqa: SLF001
     variables, includes = node.envVars(), node.pythonIncludes()
@@ -91,7 +93,7 @@ def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | 
     for archive in context._python_includes:  # noqa: SLF001
         if archive not in includes:  # a function may be older than this package's archive
             includes.append(archive)
-    checked = checked_command(command, identity.modules)
+    checked = checked_command(command, identity.modules, ear_of(context), _code_of(identity))
     if checked == held:
         return
     other = context._jvm.SimplePythonFunction(  # noqa: SLF001
@@ -99,6 +101,10 @@ def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | 
         *(node.broadcastVars(), node.accumulator()),
     )
     set_field(context._jvm, node, "command", other.command())  # noqa: SLF001
+
+
+def _code_of(identity: FunctionIdentity) -> tuple[str, ...]:
+    return identity.code or (identity.digest,)  # a function of a library has no code of its own
 
 
 def _unpickled(command: bytes) -> object:

@@ -32,6 +32,7 @@ from durable_shuffle.shuffle.seal.index import IndexWriter
 from durable_shuffle.shuffle.seal.rewrite import commit_rewrite
 from durable_shuffle.shuffle.storage.contract import backend_of
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.obstore_backend import ObstoreStorage
 from durable_shuffle.shuffle.write.segments import give_back
 
 SMALL_BYTES = 1 << 20
@@ -189,7 +190,7 @@ def bytes_to_compact_at_seal(stage: StageHandle, seal: Seal, settings: Settings)
         return settings.compact_small_bytes
     extents = seal.producers * stage.describe.partitions
     pays = (
-        isinstance(backend_of(stage.storage), FsspecStorage)
+        isinstance(backend_of(stage.storage), FsspecStorage | ObstoreStorage)
         and stage.describe.partitioner != PASSTHROUGH
         and seal.producers >= AT_SEAL_PRODUCERS
         and 0 < seal.data_bytes <= AT_SEAL_MEAN_BYTES * extents

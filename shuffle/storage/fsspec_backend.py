@@ -1,16 +1,15 @@
 """Storage on an object store that fsspec has a driver for.
 
-Strategy: one filesystem per process, made at first use. A driver made before a fork would wait
-forever for the parent's event loop, so every call compares the process id, and a pickle carries the
-URL and the options only. The drivers' listing caches and retries are switched off. Nothing is tried
-again here; `RetryingStorage` does that. `errors.py` turns the drivers' errors into ours, and
-`exclusive_create.py` creates objects.
+Strategy: one filesystem per process, URL and options, made at first use. A driver made before a
+fork would wait forever for the parent's event loop, so every call asks for this process's, and a
+pickle carries the URL and the options only. The drivers' listing caches and retries are switched
+off. Nothing is tried again here; `RetryingStorage` does that. `errors.py` turns the drivers' errors
+into ours, and `exclusive_create.py` creates objects.
 
 It must not use fsspec calls that expand patterns or look before they write.
 """
 
 import asyncio
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -53,6 +52,7 @@ from durable_shuffle.shuffle.storage.exclusive_create import (
     prepare_filesystem,
     without_retries,
 )
+from durable_shuffle.shuffle.storage.process_clients import ProcessClients, process_clients
 
 _DELETE_BATCH = 1000
 """Most keys that S3 takes in one request."""
@@ -99,8 +99,7 @@ class FsspecStorage:
                 f"pip install 'durable-shuffle[{self._driver.extra}]'"
             ) from error
         check_driver(self._driver, filesystem_class)
-        self._current: tuple[int, Any, str] | None = None
-        self._inherited: list[Any] = []
+        self._current: tuple[ProcessClients, Any, str] | None = None
 
     @property
     def description(self) -> str:
@@ -238,17 +237,18 @@ class FsspecStorage:
 
     def _connect(self) -> tuple[Any, str]:
         """Return this process's filesystem and the root's path in it."""
-        if self._current is not None and self._current[0] == os.getpid():
-            return self._current[1:]
-        if self._current is not None:
-            # Keep it alive: its finalizer would wait for the event loop of the parent process.
-            self._inherited.append(self._current[1])
+        clients = process_clients()
+        if self._current is None or self._current[0] is not clients:
+            what = (self._url, self._options)
+            self._current = (clients, *clients.get(self._driver.name, what, self._new_filesystem))
+        return self._current[1:]
+
+    def _new_filesystem(self) -> tuple[Any, str]:
         options = without_retries(self._driver, self._options)
         options.update(skip_instance_cache=True, use_listings_cache=False)
         filesystem, path = fsspec.core.url_to_fs(self._url, **options)
         prepare_filesystem(self._driver, filesystem)
-        self._current = (os.getpid(), filesystem, path.rstrip("/"))
-        return self._current[1:]
+        return filesystem, path.rstrip("/")
 
     def _checked(self, wanted: ByteRange, content: bytes | Exception | None) -> memoryview:
         """Return the bytes of one range, or raise the error that it met.

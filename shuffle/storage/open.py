@@ -11,6 +11,7 @@ from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.exclusive_create import DRIVERS
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.obstore_backend import open_s3
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
 
 _WITH_CONTAINER = ("abfs", "abfss", "az")
@@ -97,7 +98,9 @@ def open_backend(url: str, options: Mapping[str, object]) -> Storage:
         protocol, rest = "file", url.removeprefix("file:")
     if protocol not in ("file", "local"):
         plugged = None if protocol in DRIVERS else open_plugin(protocol, url, options)
-        return FsspecStorage(url, options) if plugged is None else plugged
+        if plugged is not None:
+            return plugged
+        return open_s3(url, options) if protocol in ("s3", "s3a") else FsspecStorage(url, options)
     if options:
         raise InvalidInputError(f"{shown}: a folder takes no options, found={sorted(options)}")
     if separator:

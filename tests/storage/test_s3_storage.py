@@ -1,4 +1,4 @@
-"""The contract on a real S3 server, through s3fs."""
+"""The contract on a real S3 server, through obstore and through s3fs."""
 
 import os
 import pickle
@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
@@ -25,6 +25,7 @@ from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
 from durable_shuffle.shuffle.storage.create_race import race_processes
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.obstore_backend import ObstoreStorage, open_s3
 from durable_shuffle.shuffle.testing.s3_server import S3Server
 from durable_shuffle.shuffle.testing.storage_conformance import StorageConformance
 
@@ -45,9 +46,29 @@ def url(s3_server: S3Server) -> str:
     return f"s3://{s3_server.bucket}/{RandomIds().new_id()}"
 
 
+KINDS: dict[str, Callable[[str, Mapping[str, object]], Storage]] = {
+    "obstore": open_s3,
+    "s3fs": FsspecStorage,
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def make(request: pytest.FixtureRequest) -> Callable[[str, Mapping[str, object]], Storage]:
+    """How a storage is made: through each client that may serve S3."""
+    return KINDS[request.param]
+
+
 @pytest.fixture
-def s3_storage(s3_server: S3Server, url: str) -> FsspecStorage:
+def s3_storage(make: Callable[..., Storage], s3_server: S3Server, url: str) -> Storage:
     """A storage in that folder."""
+    storage = make(url, s3_server.options)
+    assert isinstance(storage, ObstoreStorage) == (make is open_s3)
+    return storage
+
+
+@pytest.fixture
+def s3fs_storage(s3_server: S3Server, url: str) -> FsspecStorage:
+    """A storage in that folder, through s3fs."""
     return FsspecStorage(url, s3_server.options)
 
 
@@ -58,7 +79,7 @@ class TestS3Storage(StorageConformance):
     process_race_rounds = 5
 
     @pytest.fixture
-    def storage(self, s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> FsspecStorage:
+    def storage(self, s3_storage: Storage, raw: s3fs.S3FileSystem) -> Storage:
         self.raw = raw
         return s3_storage
 
@@ -74,7 +95,7 @@ class TestS3Storage(StorageConformance):
 
 
 @pytest.mark.soak
-def test_six_processes_race_and_one_wins(s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> None:
+def test_six_processes_race_and_one_wins(s3_storage: Storage, raw: s3fs.S3FileSystem) -> None:
     """In every round exactly one of six processes creates; the others see its complete bytes."""
     rounds = race_processes(s3_storage, "r/", racers=6, rounds=50)
     assert len(rounds) == 50
@@ -85,9 +106,9 @@ def test_six_processes_race_and_one_wins(s3_storage: FsspecStorage, raw: s3fs.S3
         assert raw.cat_file(f"{s3_storage.description}/r/race/{number:06d}") == winner
 
 
-def test_bucket_itself_can_be_the_root(s3_server: S3Server) -> None:
+def test_bucket_itself_can_be_the_root(make: Callable[..., Storage], s3_server: S3Server) -> None:
     """A root without a folder works for every call."""
-    storage = FsspecStorage(f"s3://{s3_server.bucket}", s3_server.options)
+    storage = make(f"s3://{s3_server.bucket}", s3_server.options)
     folder = RandomIds().new_id()
     storage.put(f"{folder}/a", [b"abc"])
     assert [info.key for info in storage.list(f"{folder}/")] == [f"{folder}/a"]
@@ -97,7 +118,7 @@ def test_bucket_itself_can_be_the_root(s3_server: S3Server) -> None:
         storage.read(f"{folder}/a")
 
 
-def test_large_put_in_parts_is_exclusive_too(s3_storage: FsspecStorage) -> None:
+def test_large_put_in_parts_is_exclusive_too(s3_storage: Storage) -> None:
     """An object above the driver's limit for one request is created whole or not at all."""
     part = os.urandom(1 << 20)
     storage = s3_storage
@@ -109,7 +130,7 @@ def test_large_put_in_parts_is_exclusive_too(s3_storage: FsspecStorage) -> None:
     storage.delete(["large"])
 
 
-def test_works_in_forked_processes(s3_storage: FsspecStorage) -> None:
+def test_works_in_forked_processes(s3_storage: Storage) -> None:
     """A storage that was used before a fork serves child and grandchild with new connections."""
     s3_storage.put("parent", [b"p"])
     child = os.fork()
@@ -128,7 +149,7 @@ def test_works_in_forked_processes(s3_storage: FsspecStorage) -> None:
     assert s3_storage.read("grandchild") == b"p"
 
 
-def test_pickle_holds_no_connection(s3_storage: FsspecStorage) -> None:
+def test_pickle_holds_no_connection(s3_storage: Storage) -> None:
     """What travels to a worker is the URL and the options, also after use."""
     before = len(pickle.dumps(s3_storage))
     s3_storage.put("a", [b"x"])
@@ -136,7 +157,7 @@ def test_pickle_holds_no_connection(s3_storage: FsspecStorage) -> None:
     assert s3_storage.description.encode() in pickle.dumps(s3_storage)
 
 
-def test_delete_of_more_than_one_request(s3_storage: FsspecStorage, raw: s3fs.S3FileSystem) -> None:
+def test_delete_of_more_than_one_request(s3_storage: Storage, raw: s3fs.S3FileSystem) -> None:
     """More keys than one request takes are deleted in several."""
     keys = [f"many/{number}" for number in range(1005)]
     for key in (keys[0], keys[-1], "many/stays"):
@@ -146,15 +167,15 @@ def test_delete_of_more_than_one_request(s3_storage: FsspecStorage, raw: s3fs.S3
 
 
 def test_denied_delete_is_reported(
-    s3_storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+    s3fs_storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S3 tells failed deletes in the body of a good reply; they are not lost."""
     reply = {"Errors": [{"Key": "a", "Code": "AccessDenied", "Message": "no"}]}
-    s3_storage.put("a", [b"x"])
-    filesystem, _ = s3_storage._connect()
+    s3fs_storage.put("a", [b"x"])
+    filesystem, _ = s3fs_storage._connect()
     monkeypatch.setattr(filesystem, "call_s3", lambda *_args, **_kwargs: reply)
     with pytest.raises(InvalidInputError, match="cannot delete a: AccessDenied"):
-        s3_storage.delete(["a"])
+        s3fs_storage.delete(["a"])
 
 
 def _shown(error: DurableShuffleError) -> str:
@@ -175,6 +196,7 @@ def _shown(error: DurableShuffleError) -> str:
     ids=["secret", "key", "refused", "url", "option", "config"],
 )
 def test_wrong_settings_are_ours_and_show_no_secret(
+    make: Callable[..., Storage],
     s3_server: S3Server,
     url: str,
     change: dict[str, object],
@@ -182,7 +204,7 @@ def test_wrong_settings_are_ours_and_show_no_secret(
     says: str,
 ) -> None:
     """Each wrong setting is one of our errors for reads and writes, and shows no credentials."""
-    storage = FsspecStorage(url, {**s3_server.options, **change})
+    storage = make(url, {**s3_server.options, **change})
     for call in (
         lambda: storage.read("a"),
         lambda: storage.read_range("a", 0, 1),
@@ -199,18 +221,22 @@ def test_wrong_settings_are_ours_and_show_no_secret(
             assert secret not in shown
 
 
-def test_password_in_an_endpoint_is_not_shown(s3_server: S3Server, url: str) -> None:
+def test_password_in_an_endpoint_is_not_shown(
+    make: Callable[..., Storage], s3_server: S3Server, url: str
+) -> None:
     """An endpoint with a password in it fails in the HTTP client, which likes to quote URLs."""
     endpoint = "http://user:pass-word-77@127.0.0.1:1"
-    storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+    storage = make(url, {**s3_server.options, "endpoint_url": endpoint})
     with pytest.raises(DurableShuffleError) as caught:
         storage.read("a")
     assert "pass-word-77" not in _shown(caught.value)
 
 
-def test_missing_bucket_is_a_mistake_not_a_missing_object(s3_server: S3Server) -> None:
+def test_missing_bucket_is_a_mistake_not_a_missing_object(
+    make: Callable[..., Storage], s3_server: S3Server
+) -> None:
     """A root that does not exist must not look like an empty one."""
-    storage = FsspecStorage("s3://no-such-bucket/x", s3_server.options)
+    storage = make("s3://no-such-bucket/x", s3_server.options)
     for call in (
         lambda: storage.read("a"),
         lambda: list(storage.list("")),
@@ -221,21 +247,21 @@ def test_missing_bucket_is_a_mistake_not_a_missing_object(s3_server: S3Server) -
             call()
 
 
-def test_retries_of_the_driver_are_off(s3_storage: FsspecStorage) -> None:
+def test_retries_of_the_driver_are_off(s3fs_storage: FsspecStorage) -> None:
     """One layer retries, and it is not the driver nor its client."""
-    s3_storage.put("a", [b"x"])
-    filesystem, _ = s3_storage._connect()
+    s3fs_storage.put("a", [b"x"])
+    filesystem, _ = s3fs_storage._connect()
     assert filesystem.retries == 1
     assert filesystem.s3.meta.config.retries["total_max_attempts"] == 1
     assert filesystem.dircache.use_listings_cache is False
 
 
 def test_old_botocore_is_refused(
-    s3_storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+    s3fs_storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """s3fs drops what botocore does not know, also the condition: then nothing is written."""
-    s3_storage.put("a", [b"x"])
-    filesystem, _ = s3_storage._connect()
+    s3fs_storage.put("a", [b"x"])
+    filesystem, _ = s3fs_storage._connect()
     shape = filesystem.s3.meta.service_model.operation_model("PutObject").input_shape
     monkeypatch.delitem(shape.members, "IfNoneMatch")
     from durable_shuffle.shuffle.storage.exclusive_create import find_driver, prepare_filesystem
@@ -306,11 +332,11 @@ def proxy_that_loses_replies(s3_server: S3Server, *, deliver: bool) -> Iterator[
 
 @pytest.mark.requirement("R-F232-21")
 def test_lost_reply_of_a_create_that_landed_is_created(
-    s3_server: S3Server, url: str, raw: s3fs.S3FileSystem
+    make: Callable[..., Storage], s3_server: S3Server, url: str, raw: s3fs.S3FileSystem
 ) -> None:
     """The reply of our own create was lost: reading back finds our bytes, so we won."""
     with proxy_that_loses_replies(s3_server, deliver=True) as endpoint:
-        storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+        storage = make(url, {**s3_server.options, "endpoint_url": endpoint})
         assert storage.put_if_absent("a", b"mine, id 1") == Created()
         storage.put("b", [b"mine, ", b"id 2"])
     assert raw.cat_file(f"{url}/a") == b"mine, id 1"
@@ -318,33 +344,57 @@ def test_lost_reply_of_a_create_that_landed_is_created(
 
 
 def test_lost_reply_over_anothers_object_is_exists(
-    s3_server: S3Server, url: str, raw: s3fs.S3FileSystem
+    make: Callable[..., Storage], s3_server: S3Server, url: str, raw: s3fs.S3FileSystem
 ) -> None:
     """The reply was lost and somebody else's bytes are there: they won."""
     raw.pipe_file(f"{url}/a", b"theirs")
     with proxy_that_loses_replies(s3_server, deliver=True) as endpoint:
-        storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+        storage = make(url, {**s3_server.options, "endpoint_url": endpoint})
         assert storage.put_if_absent("a", b"mine") == Exists(b"theirs")
         with pytest.raises(ConflictError):
             storage.put("a", [b"mine"])
 
 
-def test_lost_request_is_an_unknown_outcome(s3_server: S3Server, url: str) -> None:
+def test_lost_request_is_an_unknown_outcome(
+    make: Callable[..., Storage], s3_server: S3Server, url: str
+) -> None:
     """The connection broke and nothing is there: it may still land, so nobody claims to know."""
     with proxy_that_loses_replies(s3_server, deliver=False) as endpoint:
-        storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+        storage = make(url, {**s3_server.options, "endpoint_url": endpoint})
         with pytest.raises(OutcomeUnknownError, match=r"cannot create a: the reply was lost"):
             storage.put_if_absent("a", b"mine")
         with pytest.raises(OutcomeUnknownError, match=r"cannot create b: the reply was lost"):
             storage.put("b", [b"mine"])
 
 
-def test_reads_survive_nothing_but_say_so(s3_server: S3Server, url: str) -> None:
+def test_reads_survive_nothing_but_say_so(
+    make: Callable[..., Storage], s3_server: S3Server, url: str
+) -> None:
     """A server that is gone is worth another try, for every kind of read."""
     listener = socket.create_server(("127.0.0.1", 0))
     endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
     listener.close()
-    storage = FsspecStorage(url, {**s3_server.options, "endpoint_url": endpoint})
+    storage = make(url, {**s3_server.options, "endpoint_url": endpoint})
     for call in (lambda: storage.read("a"), lambda: storage.read_range("a", 0, 1)):
         with pytest.raises(UnavailableError, match="cannot read a"):
             call()
+
+
+def test_clients_are_shared_and_never_used_after_a_fork(s3_server: S3Server, url: str) -> None:
+    """50 unpickled storages share one client; a forked child does not touch the parent's."""
+    storage = open_s3(url, s3_server.options)
+    assert isinstance(storage, ObstoreStorage)
+    copies = [pickle.loads(pickle.dumps(storage)) for _ in range(50)]
+    assert len({id(copy._store()) for copy in copies}) == 1
+    slow = [FsspecStorage(url, s3_server.options) for _ in range(5)]
+    assert len({id(copy._connect()[0]) for copy in slow}) == 1
+    storage.put("warm", [b"x"])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            other = storage._instead()
+            status = 0 if other is not None and other.read("warm") == b"x" else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0

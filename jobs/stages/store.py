@@ -29,6 +29,7 @@ from durable_shuffle.recovery.resume import (
     KnownStage,
     Repair,
     Resume,
+    Reuse,
     ReusePolicy,
     WantedStage,
     decide,
@@ -38,6 +39,7 @@ from durable_shuffle.serialization.arrow_schemas import schema_to_bytes, storabl
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, stage_folders
@@ -54,7 +56,7 @@ from durable_shuffle.shuffle.log.stage import (
 )
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
-from durable_shuffle.shuffle.seal.seal import count_reruns, sealed_state
+from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written, sealed_state
 from durable_shuffle.shuffle.seal.unrecognised import note_unrecognised
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
@@ -159,29 +161,42 @@ class StageStore:
             decision, planned = decide(WantedStage(None, "", ()), None, self.policy, why), None
         else:
             decision, planned = self._decide(work, identity, stage, self.policy, runs=True)
-        if isinstance(decision, Fresh) or stage is None:
-            planned = planned or self._plan(work, work.planning_settings(), runs=True)
-            stage = self._describe(work, identity, planned, storage)
-        self._use(stage, "unrecognised" if identity.unresolved else "while_used")
+        lasts: Lasts = "unrecognised" if identity.unresolved else "while_used"
         results: list[MapResult] = []
         earlier = 0
-        state = read_state(stage)
+        listed: Listed | None = None
+        new = isinstance(decision, Fresh) or stage is None
+        if new or stage is None:
+            planned = planned or self._plan(work, work.planning_settings(), runs=True)
+            stage = self._describe(work, identity, planned, storage)
+            self._use(stage, lasts)
+            state = StageState()  # nobody else knows the incarnation
+        else:
+            stored, whole = stage, isinstance(decision, Reuse)
+            self._use(stage, lasts)
+            _, state, listed = side_by_side(
+                self._log.confirm,
+                lambda: read_state(stored),
+                lambda: list_written(stored) if whole else None,
+            )
         seal, why = state.seal, decision.why
         native = planned.native_exchanges if planned else 0
         if isinstance(decision, Repair):
             stage = replace(stage, damaged=state.damaged)
         if seal is None or stage.damaged:
             assert planned is not None  # only a sealed stage that is whole is used without a plan
-            state, results, earlier = self._run(work, stage, planned, identity, changed)
+            state, results, earlier, listed = self._run(
+                work, stage, planned, identity, changed, new=new
+            )
             assert state.seal is not None
             if state.unrecognised:
-                self._use(stage, "unrecognised")
+                self._use(stage, "unrecognised", sure=True)
                 why = f"{why}; {unrecognised(state.unrecognised)}"
             stage = replace(stage, damaged={})
             seal = self._compacted(stage, state.seal)
         stage = replace(stage, unrecognised=bool(state.unrecognised))
         self._recognised[_text(stage)] = not stage.unrecognised
-        reruns = count_reruns(stage, seal)
+        reruns = count_reruns(stage, seal, listed)
         retries = sum(r.tries_before for r in results)
         if isinstance(decision, Resume | Repair) or retries:
             delete_orphans(stage, self._ids, cause="the stage is sealed without this attempt")
@@ -249,17 +264,20 @@ class StageStore:
         planned: Planned,
         identity: StageIdentity,
         changed: str,
-    ) -> tuple[StageState, list[MapResult], int]:
+        *,
+        new: bool,
+    ) -> tuple[StageState, list[MapResult], int, Listed]:
         """Run the missing producers and seal the stage.
 
         Args:
             changed: as for `_ensure`.
+            new: nobody else knows the incarnation.
 
         Returns:
-            The state with the seal, results, and how many committed without one: their job was
-            planned again.
+            The state with the seal, results, how many committed without one, because their job was
+            planned again, and what is written.
         """
-        commits = self._committed(stage, planned.producers)
+        commits = {} if new else self._committed(stage, planned.producers)
         stored = len(commits)
         at_once = not stored
         try:
@@ -277,36 +295,47 @@ class StageStore:
         commits |= {result.committed.commit.producer: result.committed for result in results}
         at_once = at_once and not stage.damaged
         changed = changed or work.check_inputs(identity, at_once=at_once)
-        self._log.check_owner()
         seen = [f"{what}, opened by a Python function" for what in self._engine.seen(identity.code)]
-        self._note(stage, [*([changed] if changed else []), *seen], identity)
+        noted = self._note(stage, [*([changed] if changed else []), *seen], identity)
         if stage.damaged:
+            self._log.check_owner()
             self.healing.replace(stage, commits)
-            return live_state(stage), results, earlier
-        state = sealed_state(
-            stage,
-            commits,
-            producers=planned.producers,
-            generation=self._log.generation,
-            record_id=self._ids.new_id(),
-            settings=self._settings,
+            return live_state(stage), results, earlier, list_written(stage)
+        state, listed = side_by_side(
+            lambda: sealed_state(
+                stage,
+                commits,
+                producers=planned.producers,
+                generation=self._log.generation,
+                record_id=self._ids.new_id(),
+                settings=self._settings,
+                known=StageState() if new and not noted else None,
+                may_seal=self._log.check_owner,
+            ),
+            lambda: list_written(stage),
         )
-        return state, results, earlier
+        return state, results, earlier, listed
 
-    def _note(self, stage: StageHandle, reasons: list[str], identity: StageIdentity) -> None:
-        """Record on what the rows depend that the fingerprint does not name, if on anything."""
+    def _note(self, stage: StageHandle, reasons: list[str], identity: StageIdentity) -> bool:
+        """Record on what the rows depend that the fingerprint does not name, if on anything.
+
+        Returns:
+            Whether a record stands.
+        """
         reasons += [
             f"the stage {text}, which cannot be recognized"
             for text in identity.reads
             if not self._recognised.get(text, True)
         ]
         if reasons:
+            self._log.check_owner()
             note_unrecognised(
                 stage,
                 reasons,
                 generation=self._log.generation,
                 record_id=self._ids.new_id(),
             )
+        return bool(reasons)
 
     def _write(
         self,
@@ -336,7 +365,8 @@ class StageStore:
             self._engine.start_workers()
         return work.plan(conf)
 
-    def _use(self, stage: StageHandle, lasts: Lasts) -> None:
+    def _use(self, stage: StageHandle, lasts: Lasts, *, sure: bool = False) -> None:
+        """Win a STAGE record. Unless `sure`, `confirm` or `check_owner` says whether it counts."""
         self._log.append(
             StageUse(
                 self._ids.new_id(),
@@ -346,7 +376,8 @@ class StageStore:
                 stage.path.incarnation,
                 wall_seconds=self.clock.wall(),
                 lasts=lasts,
-            )
+            ),
+            sure=sure,
         )
 
     def _decide(

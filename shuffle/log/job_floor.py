@@ -133,6 +133,12 @@ class JobRecords(TypedLog[JobRecord, JobState]):
             else:
                 return decided
 
+    def sure(self, state: JobState) -> JobState:
+        """Return the state when it counts that records were read or won up to it: the same, or one
+        read from the floor if that is higher."""
+        floor = self._floor_above(state.next_slot)
+        return state if floor is None else self.read(floor)
+
     def _refuse_litter(self, slot: int) -> None:
         floor = self._floor_above(slot)
         if floor is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from durable_shuffle.serialization.errors import (
     ConflictError,
@@ -43,6 +44,7 @@ from durable_shuffle.shuffle.log.records import (
     StageUse,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog, refuse_older
+from durable_shuffle.shuffle.log.typed_log import TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
 
 
@@ -123,11 +125,14 @@ class JobLog:
         record: StageUse | StageReleased | StagesGone,
         *,
         unless: Callable[[JobState], bool] = lambda _: False,
+        sure: bool = True,
     ) -> bool:
         """Win a slot for `record`; return whether it did.
 
         Args:
             unless: if it holds of the state before the slot, nothing is written.
+            sure: False leaves it to `confirm` or `check_owner` to find out whether the slot was
+                gone already; one of them must run before anybody relies on the record.
 
         Raises:
             FencedError: a newer driver claimed the job.
@@ -142,9 +147,20 @@ class JobLog:
 
         with self._lock:
             self._go_on()
-            state, won = self._log.decide(self._state, wanted)
-            self._state = keep_snapshot(self._log.slots.storage, state)
+            decide = self._log.decide if sure else partial(TypedLog.decide, self._log)
+            state, won = decide(self._state, wanted)
+            self._state = keep_snapshot(self._log.slots.storage, state) if sure else state
             return won is not None
+
+    def confirm(self) -> None:
+        """Make sure that what was appended with `sure=False` counts.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        with self._lock:
+            self._take_in(self._log.sure(self._state))
+            self._state = keep_snapshot(self._log.slots.storage, self._state)
 
     def records(self, slot: int) -> Iterator[tuple[int, JobRecord]]:
         """Yield (slot, record) from `slot`, which is not below the floor, up to an empty slot."""
@@ -160,6 +176,7 @@ class JobLog:
             self._go_on()
             self._take_in(self._state)
             self._take_in(self._log.read(self._state, until=self._is_lost))
+            self._state = keep_snapshot(self._log.slots.storage, self._state)
 
     def end(self) -> None:
         """Say that this driver writes nothing more, so that another one need not take over.

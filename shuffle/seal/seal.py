@@ -6,7 +6,7 @@ COMMIT that counts, or recorded its loss to that COMMIT. Times are the storage's
 beside each other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from durable_shuffle.serialization.errors import IncompatibleError, NotReadyError
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.layout import named_here, parse_segment_key
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, commit_log, with_extents
 from durable_shuffle.shuffle.log.records import Abort, Commit, Seal
@@ -27,6 +28,7 @@ from durable_shuffle.shuffle.log.stage import (
 )
 from durable_shuffle.shuffle.seal.index import IndexWriter, content_tag
 from durable_shuffle.shuffle.seal.transpose import by_subpartition
+from durable_shuffle.shuffle.storage.contract import ObjectInfo
 from durable_shuffle.shuffle.write.segments import give_back
 
 
@@ -60,6 +62,8 @@ def sealed_state(
     generation: int,
     record_id: str,
     settings: Settings | None = None,
+    known: StageState | None = None,
+    may_seal: Callable[[], None] = lambda: None,
 ) -> StageState:
     """Write the index and win SEAL, or find the seal that stands: there is only one.
 
@@ -69,6 +73,8 @@ def sealed_state(
         commits: the COMMIT that counts of each producer, read from its slot.
         record_id: random id, also the index object's name.
         settings: threads and the folder for temporary files; None for the defaults.
+        known: what the caller knows of the stage's log; None to read it.
+        may_seal: runs beside the writing of the index; raises if the caller must not seal.
 
     Raises:
         NotReadyError: a producer is missing; names the first.
@@ -81,10 +87,12 @@ def sealed_state(
             f"stage={stage.path.prefix!r}"
         )
     ordered = [commits[p] for p in range(producers)]
-    state = live_state(stage)
+    state = known or live_state(stage)
     if state.seal is not None:
         return state
-    indexed = write_index(stage, ordered, record_id, settings or Settings())
+    indexed = _written(
+        lambda: write_index(stage, ordered, record_id, settings or Settings()), stage, may_seal
+    )
     seal = Seal(
         record_id=record_id,
         generation=generation,
@@ -105,6 +113,20 @@ def sealed_state(
 
     state, _ = stage_log(stage).decide(state, unless_decided)
     return state  # with a seal, else `unless_decided` raised
+
+
+def _written(
+    write: Callable[[], "Indexed"], stage: StageHandle, may_seal: Callable[[], None]
+) -> "Indexed":
+    """Return the index that `write` writes; give it back if the caller must not seal."""
+    indexed: list[Indexed] = []
+    try:
+        side_by_side(may_seal, lambda: indexed.append(write()))
+    except Exception:
+        for one in indexed:
+            give_back(stage.storage, one.written)
+        raise
+    return indexed[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +226,37 @@ class Reruns:
     """Segments of the attempts that count."""
 
 
-def count_reruns(stage: StageHandle, seal: Seal) -> Reruns:
-    """Compare listings with what SEAL names. For reports, never for decisions."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What listings show of a stage. For reports, never for decisions."""
+
+    producers: list[ObjectInfo]
+    """Slots of the producers' logs."""
+    segments: list[ObjectInfo]
+
+
+def list_written(stage: StageHandle) -> Listed:
+    """List what the producers of a stage have written."""
+    return Listed(
+        *side_by_side(
+            lambda: list(stage.storage.list(stage.path.producers_prefix)),
+            lambda: list(stage.storage.list(stage.path.segments_prefix)),
+        )
+    )
+
+
+def count_reruns(stage: StageHandle, seal: Seal, listed: Listed | None = None) -> Reruns:
+    """Compare listings with what SEAL names. For reports, never for decisions.
+
+    Args:
+        listed: from after the seal was decided; None to list now.
+    """
+    listed = listed or list_written(stage)
     slots = numbers(seal.commit_slots)
     attempts = [seal.attempts[at : at + 16].hex() for at in range(0, len(seal.attempts), 16)]
     committed_at: dict[int, float] = {}
     rerun: set[str] = set()
-    for info in stage.storage.list(stage.path.producers_prefix):
+    for info in listed.producers:
         producer = stage.path.producer_of(info.key)
         if producer is None or not stage.path.names_slot(info.key):
             continue  # not an object of this library
@@ -224,8 +270,7 @@ def count_reruns(stage: StageHandle, seal: Seal) -> Reruns:
         if isinstance(record, Abort) and record.record_id == record.attempt:
             rerun.add(record.attempt)
     segments = 0
-    listed = named_here(stage.storage.list(stage.path.segments_prefix), parse_segment_key)
-    for info, (producer, attempt, _) in listed:
+    for info, (producer, attempt, _) in named_here(listed.segments, parse_segment_key):
         if producer < len(attempts) and attempts[producer] == attempt:
             segments += 1
         elif info.modified_wall_seconds > committed_at.get(producer, float("inf")):

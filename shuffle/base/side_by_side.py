@@ -1,0 +1,35 @@
+"""Runs calls side by side, so that requests that do not depend on each other cost one round trip.
+
+It must not be used for calls whose order the protocol needs.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, overload
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+
+
+@overload
+def side_by_side(one: Callable[[], A], two: Callable[[], B], /) -> tuple[A, B]: ...
+@overload
+def side_by_side(
+    one: Callable[[], A], two: Callable[[], B], three: Callable[[], C], /
+) -> tuple[A, B, C]: ...
+def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return what the calls give, in their order. All have ended then.
+
+    Raises:
+        Exception: that of the first call, in this order, that raised one.
+    """
+    with ThreadPoolExecutor(len(calls) - 1) as pool:  # the last one runs here
+        others = [pool.submit(call) for call in calls[:-1]]
+        try:
+            last = calls[-1]()
+        except Exception:
+            for other in others:
+                other.result()  # the error of an earlier call goes first
+            raise
+    return (*(other.result() for other in others), last)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from durable_shuffle.serialization.errors import FencedError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.log.job_log import JobLog
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import Storage, identity_of
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def let_go(log: JobLog, storage: Storage) -> None:
 
 
 def _key(storage: Storage, job: str) -> tuple[int, str, str]:
-    return os.getpid(), storage.description, job
+    return os.getpid(), identity_of(storage), job
 
 
 def _end_all() -> None:

@@ -70,6 +70,8 @@ class UnavailableError(DurableShuffleError):
     not help until somebody acts, for example frees space."""
     unreadable: bool = False
     """True if the disk cannot read the object. If this persists, the object is damaged."""
+    stray: bool = False
+    """True if the request was refused without a reason. If this persists, it is not allowed."""
 
 
 class NotReadyError(DurableShuffleError):

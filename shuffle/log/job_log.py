@@ -36,7 +36,7 @@ from durable_shuffle.shuffle.log.job_state import (
     newest_snapshot,
     with_job_record,
 )
-from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
+from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix, preflight_key
 from durable_shuffle.shuffle.log.records import (
     LAYOUT_VERSION,
     Claim,
@@ -46,6 +46,7 @@ from durable_shuffle.shuffle.log.records import (
 from durable_shuffle.shuffle.log.slot_log import SlotLog, refuse_older
 from durable_shuffle.shuffle.log.typed_log import TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.exclusive_create import prove_create
 
 
 def job_records(storage: Storage, job: str) -> JobRecords:
@@ -91,7 +92,7 @@ class JobLog:
 
         Raises:
             ConflictError: `take_over` is False and another driver is active or died.
-            InvalidInputError: the log belongs to another job.
+            InvalidInputError: the log belongs to another job, or the storage lets two writers win.
         """
 
         def claim(state: JobState) -> Claim:
@@ -104,8 +105,10 @@ class JobLog:
             made = state.generation + 1, LAYOUT_VERSION, by, wall_seconds, run
             return Claim(record_id, job, *made)
 
-        log = job_records(storage, job)
-        state, _ = log.decide(read_job(storage, job), claim)
+        log, before = job_records(storage, job), read_job(storage, job)
+        if not before.next_slot:  # once: then the CLAIM stands
+            prove_create(storage, preflight_key(job, record_id))
+        state, _ = log.decide(before, claim)
         claimed = cls(log, keep_snapshot(storage, state), record_id)
         claimed.run += not run
         return claimed
@@ -374,6 +377,8 @@ def _write_unclaimed(
         return Claim(claim_id, job, 1, LAYOUT_VERSION)
 
     if record(state) is not None:
+        if not state.next_slot:
+            prove_create(storage, preflight_key(job, claim_id))
         for _ in range(2):  # it is no driver, so it ends at once
             state, _ = log.decide(state, claimed_first)
     return keep_snapshot(storage, log.decide(state, record)[0])

@@ -66,6 +66,11 @@ def job_floors_prefix(job: str) -> str:
     return f"{check_name('job', job)}/floors/"
 
 
+def preflight_key(job: str, new_id: str) -> str:
+    """Key of an object by which a driver tries the storage; `gc` deletes what is left."""
+    return f"{check_name('job', job)}/preflight/{new_id}"
+
+
 def command_log_prefix(job: str) -> str:
     """Prefix of the slots in which a pipeline's coordinator speaks to its tasks."""
     return f"{check_name('pipeline', job)}/commands/"

@@ -237,6 +237,16 @@ def backend_of(storage: Storage) -> Storage:
     return storage
 
 
+def identity_of(storage: Storage) -> str:
+    """Return what tells this storage from others in one process; not for people.
+
+    Two services may serve the same URL: a backend whose options name the service has a property
+    `identity`.
+    """
+    backend = backend_of(storage)
+    return str(getattr(backend, "identity", backend.description))
+
+
 MAX_KEY_CHARS = 1000
 """S3, GCS and Azure allow 1,024 bytes, and the root needs some of them."""
 

@@ -11,7 +11,7 @@ write. Messages name the root and the object and hold no credentials.
 import errno
 import math
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -39,6 +39,8 @@ class Verdict(Enum):
     INVALID = "the request is wrong or not allowed, trying again is useless"
     FULL = "no space left, nothing was written"
     REFUSED = "nothing was done, trying again can help"
+    EXPIRED = "nothing was done, the credentials are no longer valid"
+    STRAY = "nothing was done, and the answer says not why"
     UNREADABLE = "the disk or file system cannot give back what it holds"
     LOST = "nobody knows whether it was done"
 
@@ -51,6 +53,8 @@ _READ_ERRORS: Mapping[Verdict, type[DurableShuffleError]] = {
     Verdict.INVALID: InvalidInputError,
     Verdict.FULL: UnavailableError,
     Verdict.REFUSED: UnavailableError,
+    Verdict.EXPIRED: UnavailableError,
+    Verdict.STRAY: UnavailableError,
     Verdict.UNREADABLE: UnavailableError,
     Verdict.LOST: UnavailableError,
 }
@@ -64,6 +68,7 @@ _HINTS = {
     Verdict.FULL: "no space left, nothing was written: free space and run again",
     Verdict.UNREADABLE: "the disk or its file system reports an error",
     Verdict.LOST: "the reply was lost",
+    Verdict.EXPIRED: "the credentials are no longer valid, renew them where the driver finds them",
 }
 
 _BY_CODE = {
@@ -71,6 +76,10 @@ _BY_CODE = {
     "NoSuchUpload": Verdict.LOST,  # the upload was completed or aborted before
     "RequestTimeout": Verdict.LOST,
     "RequestTimeTooSkewed": Verdict.INVALID,
+    "ExpiredToken": Verdict.EXPIRED,
+    "ExpiredTokenException": Verdict.EXPIRED,
+    "TokenRefreshRequired": Verdict.EXPIRED,
+    "RequestExpired": Verdict.EXPIRED,
     "SlowDown": Verdict.REFUSED,
     "Throttling": Verdict.REFUSED,
     "ThrottlingException": Verdict.REFUSED,
@@ -86,6 +95,7 @@ _BY_CODE = {
 """Codes of S3-like servers and of Azure that say more than their HTTP status."""
 
 _BY_STATUS = {
+    401: Verdict.EXPIRED,
     404: Verdict.MISSING,
     408: Verdict.LOST,
     409: Verdict.RACE,
@@ -97,6 +107,10 @@ _BY_STATUS = {
     501: Verdict.INVALID,
     507: Verdict.FULL,
 }
+
+_STRAY = (400, 403)
+"""Statuses by which a service refuses a request, and a proxy on the way drops one. A service gives
+a code, too."""
 
 _BY_TYPE = {
     "builtins.FileNotFoundError": Verdict.MISSING,
@@ -122,6 +136,8 @@ _BY_TYPE = {
     "botocore.exceptions.CredentialRetrievalError": Verdict.REFUSED,
     "botocore.exceptions.MetadataRetrievalError": Verdict.REFUSED,
     "botocore.exceptions.CapacityNotAvailableError": Verdict.REFUSED,
+    "botocore.exceptions.UnauthorizedSSOTokenError": Verdict.EXPIRED,
+    "botocore.exceptions.TokenRetrievalError": Verdict.EXPIRED,
     "botocore.exceptions.ConnectionError": Verdict.LOST,
     "botocore.exceptions.HTTPClientError": Verdict.LOST,
     "botocore.exceptions.ReadTimeoutError": Verdict.LOST,
@@ -140,6 +156,7 @@ _BY_TYPE = {
     "requests.exceptions.ConnectTimeout": Verdict.REFUSED,
     "requests.exceptions.RequestException": Verdict.LOST,
     "google.auth.exceptions.TransportError": Verdict.REFUSED,
+    "google.auth.exceptions.RefreshError": Verdict.EXPIRED,
     "google.auth.exceptions.GoogleAuthError": Verdict.INVALID,
     "gcsfs.retry.ChecksumError": Verdict.LOST,
     "azure.core.exceptions.ResourceExistsError": Verdict.EXISTS,
@@ -189,7 +206,8 @@ def judge(error: BaseException) -> Verdict:
         if code in _BY_CODE:
             return _BY_CODE[code]
         if status is not None:
-            return _judge_status(status)
+            unsaid = status in _STRAY and (code is None or code == str(status))
+            return Verdict.STRAY if unsaid else _judge_status(status)
     fallback = Verdict.LOST
     for link in chain:
         names = [f"{family.__module__}.{family.__qualname__}" for family in type(link).__mro__]
@@ -299,6 +317,8 @@ class Place:
     """Without credentials."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """The storage options; their secret values are masked in every message."""
+    renew: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    """Called when credentials expired: the next try has a client that asks for new ones."""
 
 
 def translated(
@@ -322,6 +342,9 @@ def translated(
         ours.retry_after_seconds = math.inf if verdict is Verdict.FULL else retry_after(error)
     if isinstance(ours, UnavailableError):
         ours.unreadable = verdict is Verdict.UNREADABLE and action == "read"
+        ours.stray = verdict is Verdict.STRAY
+    if verdict is Verdict.EXPIRED:
+        place.renew()
     if not _holds_secret(error, place):
         ours.__cause__ = error
     return ours

@@ -9,8 +9,10 @@ lost without proof.
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import import_module
 from types import MethodType
 from typing import Any
 
@@ -21,7 +23,13 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.storage.contract import Created, Exists, TooLongError
+from durable_shuffle.shuffle.storage.contract import (
+    Created,
+    Exists,
+    Storage,
+    TooLongError,
+    backend_of,
+)
 from durable_shuffle.shuffle.storage.errors import Verdict, judge
 
 
@@ -38,11 +46,23 @@ class Driver:
     first name is a parameter."""
     read_arguments: Mapping[str, object]
     """Arguments that make its `cat_file` read a small object in one request."""
+    class_name: str
+    """Its class. What else is registered with fsspec may ignore the condition: `gcsfs` itself
+    registers a class that does so in zonal buckets, and that does not survive a fork."""
+
+    def load_class(self) -> Any:
+        """Return the class, whatever fsspec has registered for the protocol.
+
+        Raises:
+            ImportError: the distribution is not installed.
+        """
+        module, _, name = self.class_name.rpartition(".")
+        return getattr(import_module(module), name)
 
 
-_S3 = Driver("s3fs", "s3", {"mode": "create"}, {"max_concurrency": 1})
-_GCS = Driver("gcsfs", "gcs", {"mode": "create"}, {})
-_AZURE = Driver("adlfs", "azure", {"overwrite": False}, {})
+_S3 = Driver("s3fs", "s3", {"mode": "create"}, {"max_concurrency": 1}, "s3fs.S3FileSystem")
+_GCS = Driver("gcsfs", "gcs", {"mode": "create"}, {}, "gcsfs.core.GCSFileSystem")
+_AZURE = Driver("adlfs", "azure", {"overwrite": False}, {}, "adlfs.AzureBlobFileSystem")
 
 DRIVERS: Mapping[str, Driver] = {
     "s3": _S3,  # If-None-Match: *
@@ -185,6 +205,35 @@ def _request_once(filesystem: Any) -> None:
     traces = [*known.get("trace_configs", ()), trace]
     filesystem.session_kwargs = {**known, "trace_configs": traces}
     filesystem._request = MethodType(once, filesystem)  # noqa: SLF001
+
+
+def prove_create(storage: Storage, key: str) -> None:
+    """Create an object twice and require that the second create is refused; then delete it.
+
+    A service may accept the condition of a create and ignore it. Folders and memory create by code
+    of this library, which needs no proof.
+
+    Args:
+        key: of nobody else.
+
+    Raises:
+        InvalidInputError: the second create was not refused.
+    """
+    if getattr(backend_of(storage), "own_create", False):
+        return
+    first, second = b"first " + key.encode(), b"second " + key.encode()
+    try:
+        storage.put_if_absent(key, first)
+        answer = storage.put_if_absent(key, second)
+    finally:
+        with suppress(DurableShuffleError):  # gc deletes what is left
+            storage.delete([key])
+    if answer != Exists(first):
+        raise InvalidInputError(
+            f"{storage.description}: the service accepts a create that must not replace an object, "
+            "and replaces it: two drivers would both win the job; use a version or another service "
+            "that obeys conditional creates (If-None-Match: *), see `durable-shuffle storage-check`"
+        )
 
 
 def create_exclusively(

@@ -3,18 +3,19 @@
 Strategy: one filesystem per process, URL and options, made at first use. A driver made before a
 fork would wait forever for the parent's event loop, so every call asks for this process's, and a
 pickle carries the URL and the options only. The drivers' listing caches and retries are switched
-off. Nothing is tried again here; `RetryingStorage` does that. `errors.py` turns the drivers' errors
-into ours, and `exclusive_create.py` creates objects.
+off. Nothing is tried again here; `RetryingStorage` does that. If credentials expired, the next try
+has a new filesystem, which asks for credentials as the first one did. `errors.py` turns the drivers'
+errors into ours, and `exclusive_create.py` creates objects.
 
 It must not use fsspec calls that expand patterns or look before they write.
 """
 
 import asyncio
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import fsspec
 from fsspec.asyn import sync
 
 from durable_shuffle.serialization.errors import (
@@ -60,6 +61,9 @@ _DELETE_BATCH = 1000
 _DELETE_CONCURRENCY = 32
 """Requests in flight for a driver that deletes one object per request."""
 
+_SERVICE = ("endpoint_url", "account_name", "account_host", "connection_string")
+"""Options that decide which service a URL leads to."""
+
 _UPLOAD_ID = "?uploadId="
 """Between the key and the id of an unfinished upload; no key holds a '?'."""
 
@@ -87,12 +91,12 @@ class FsspecStorage:
         """
         protocol, _, path = url.partition("://")
         self._url, self._options = url, dict(options or {})
-        self._place = Place(redact(url.rstrip("/")), self._options)
+        self._place = Place(redact(url.rstrip("/")), self._options, self._renew)
         self._driver = find_driver(protocol)
         if not path.strip("/"):
             raise InvalidInputError(f"{self._place.root}: the URL names no bucket")
         try:
-            filesystem_class = fsspec.get_filesystem_class(protocol)
+            filesystem_class = self._driver.load_class()
         except ImportError as error:
             raise InvalidInputError(
                 f"{self._place.root}: needs {self._driver.name}; "
@@ -104,6 +108,11 @@ class FsspecStorage:
     @property
     def description(self) -> str:
         return self._place.root
+
+    @property
+    def identity(self) -> str:
+        """See `contract.identity_of`."""
+        return service_identity(self._url, self._options)
 
     def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
@@ -237,18 +246,32 @@ class FsspecStorage:
 
     def _connect(self) -> tuple[Any, str]:
         """Return this process's filesystem and the root's path in it."""
-        clients = process_clients()
-        if self._current is None or self._current[0] is not clients:
+        clients, current = process_clients(), self._current
+        if current is None or current[0] is not clients:
             what = (self._url, self._options)
-            self._current = (clients, *clients.get(self._driver.name, what, self._new_filesystem))
-        return self._current[1:]
+            current = (clients, *clients.get(self._driver.name, what, self._new_filesystem))
+            self._current = current
+        return current[1:]
 
     def _new_filesystem(self) -> tuple[Any, str]:
         options = without_retries(self._driver, self._options)
         options.update(skip_instance_cache=True, use_listings_cache=False)
-        filesystem, path = fsspec.core.url_to_fs(self._url, **options)
+        made = self._driver.load_class()
+        said = made._get_kwargs_from_urls(self._url)  # noqa: SLF001 - as fsspec's `url_to_fs`
+        filesystem = made(**{k: v for k, v in said.items() if options.get(k) != v}, **options)
         prepare_filesystem(self._driver, filesystem)
+        path: str = made._strip_protocol(self._url)  # noqa: SLF001
         return filesystem, path.rstrip("/")
+
+    def _renew(self) -> None:
+        """Have the next call make a filesystem anew, because the credentials of this one expired.
+
+        Other threads end their calls with the old one.
+        """
+        current, self._current = self._current, None
+        if current is not None:
+            clients, *mine = current
+            clients.drop(self._driver.name, (self._url, self._options), tuple(mine))
 
     def _checked(self, wanted: ByteRange, content: bytes | Exception | None) -> memoryview:
         """Return the bytes of one range, or raise the error that it met.
@@ -288,6 +311,17 @@ class FsspecStorage:
                 f"{self.description}: cannot delete {failure.get('Key')}: {failure.get('Code')} "
                 f"{redact(str(failure.get('Message')), self._options)}"
             )
+
+
+def service_identity(url: str, options: Mapping[str, object]) -> str:
+    """Return what tells this storage from others: the URL, and the options that name the service.
+
+    It holds no credentials.
+    """
+    nested = options.get("client_kwargs")
+    given = {**(nested if isinstance(nested, Mapping) else {}), **options}
+    named = repr([(name, given[name]) for name in _SERVICE if given.get(name)])
+    return f"{url.rstrip('/')} {hashlib.sha256(named.encode()).hexdigest()}"
 
 
 def _delete_singly(filesystem: Any, paths: Sequence[str]) -> None:

@@ -33,6 +33,9 @@ from durable_shuffle.shuffle.storage.contract import (
 class MemoryStorage:
     """Objects of this process. Nothing survives the instance."""
 
+    own_create = True
+    """See `exclusive_create.prove_create`."""
+
     def __init__(self, *, clock: Clock | None = None) -> None:
         """Start empty; `clock` gives the objects their time of the last write."""
         self._clock = SystemClock() if clock is None else clock

@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.storage.contract import (
 )
 from durable_shuffle.shuffle.storage.errors import Place, Verdict, judge, storage_errors, translated
 from durable_shuffle.shuffle.storage.exclusive_create import create_exclusively
-from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage, service_identity
 from durable_shuffle.shuffle.storage.process_clients import process_clients
 from durable_shuffle.shuffle.storage.s3_options import S3Settings, translate
 
@@ -74,11 +74,16 @@ class ObstoreStorage:
     def __init__(self, url: str, options: Mapping[str, object], settings: S3Settings) -> None:
         """Bind to `url` without sending a request."""
         self._url, self._options, self._settings = url, dict(options), settings
-        self._place = Place(redact(url.rstrip("/")), self._options)
+        self._place = Place(redact(url.rstrip("/")), self._options, self._renew)
 
     @property
     def description(self) -> str:
         return self._place.root
+
+    @property
+    def identity(self) -> str:
+        """See `contract.identity_of`."""
+        return service_identity(self._url, self._options)
 
     def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
@@ -142,6 +147,18 @@ class ObstoreStorage:
             if key.startswith(prefix) and not key.endswith("/"):
                 yield ObjectInfo(key, info["size"], info["last_modified"].timestamp())
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """See `contract.folders_of`."""
+        check_prefix(prefix)
+        if (other := self._instead()) is not None:
+            return other.folders(prefix)
+        below = prefix.rstrip("/") or None
+        with storage_errors(self._place, "list", prefix, write=False):
+            store = self._store()
+            found = _tried(lambda o: o.list_with_delimiter(store, prefix=below))
+        paths = (str(path).rstrip("/") for path in found["common_prefixes"])
+        return tuple(sorted(path.rpartition("/")[2] for path in paths))
+
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)
@@ -198,6 +215,11 @@ class ObstoreStorage:
     def _store(self) -> Any:
         what = (self._url, self._options)
         return process_clients().get(_LIBRARY, what, lambda: _new_store(self._settings))
+
+    def _renew(self) -> None:
+        """Have the next call make a client anew, because the credentials of this one expired."""
+        what = (self._url, self._options)
+        process_clients().drop(_LIBRARY, what, self._store())
 
     def _instead(self) -> FsspecStorage | None:
         """Return s3fs's storage if this process must not use obstore."""

@@ -41,6 +41,13 @@ class ProcessClients:
                 self._made[key] = make()
             return self._made[key]
 
+    def drop(self, library: str, what: object, client: Any) -> None:
+        """Have the next `get` make a client anew, unless another one took the place of this one."""
+        key = _key(library, what)
+        with self._lock:
+            if key is not None and self._made.get(key) == client:
+                del self._made[key]
+
     def forked_after_use_of(self, library: str) -> bool:
         """Return whether this process was forked from one that had made a client with `library`."""
         older = self.inherited

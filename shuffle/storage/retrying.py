@@ -14,7 +14,8 @@ All other errors are raised at once. A call gives up at its deadline, after `max
 the task's budget for waiting is spent, whichever comes first. If any try may have taken effect, the
 call raises OutcomeUnknownError, whatever came later. The exception is ConflictError: other bytes
 hold the key, so no try of this call can ever succeed. An object that the disk fails to read several
-times is damaged: CorruptDataError.
+times is damaged: CorruptDataError. A refusal without a reason that comes again is meant: it raises
+InvalidInputError.
 
 Do not put another retry loop around `RetryingStorage`: the tries would multiply.
 """
@@ -30,6 +31,7 @@ from typing import TypeVar
 from durable_shuffle.serialization.errors import (
     ConflictError,
     CorruptDataError,
+    InvalidInputError,
     OutcomeUnknownError,
     UnavailableError,
 )
@@ -54,6 +56,9 @@ _DELETE_BATCH = 1000
 _UNREADABLE_TRIES = 4
 """A disk retries by itself. These tries are for network file systems, which report a short outage
 as an unreadable file."""
+
+_STRAY_TRIES = 3
+"""A proxy that stumbles drops one request, or two. The service itself goes on refusing."""
 
 _SAY_AFTER_SECONDS = 10.0
 """A call that has waited this long logs one warning, because nothing else shows that it waits."""
@@ -201,13 +206,14 @@ class RetryingStorage(StorageLayer):
         return RetryingStorage, (self._storage, self._retries)
 
     def _call(self, verb: str, keys: tuple[str, ...], request: Callable[[], T]) -> T:
-        start, attempt, unknown = self._begin(), 1, False
+        start, attempt, unknown, strays = self._begin(), 1, False, 0
         while True:
             try:
                 answer = request()
             except (UnavailableError, OutcomeUnknownError) as error:
                 unknown = unknown or isinstance(error, OutcomeUnknownError)
-                self._wait_or_raise(error, attempt, start, unknown=unknown)
+                strays = _strays(error, strays)
+                self._wait_or_raise(error, attempt, start, unknown=unknown, strays=strays)
                 attempt += 1
             except Exception as error:
                 if not unknown or isinstance(error, ConflictError):
@@ -222,7 +228,7 @@ class RetryingStorage(StorageLayer):
                 return answer
 
     def _ranges(
-        self, ranges: tuple[ByteRange, ...], attempt: int, start: float
+        self, ranges: tuple[ByteRange, ...], attempt: int, start: float, strays: int = 0
     ) -> list[memoryview]:
         """Read ranges. After a failure, read two halves, so that one failing request among many
         does not make all of them be sent again and again."""
@@ -230,7 +236,8 @@ class RetryingStorage(StorageLayer):
             try:
                 views = self._storage.read_ranges(ranges)
             except (UnavailableError, OutcomeUnknownError) as error:
-                self._wait_or_raise(error, attempt, start, unknown=False)
+                strays = _strays(error, strays)
+                self._wait_or_raise(error, attempt, start, unknown=False, strays=strays)
                 attempt += 1
             else:
                 self._give_back()
@@ -239,7 +246,7 @@ class RetryingStorage(StorageLayer):
                 break
         middle = len(ranges) // 2
         halves = (ranges[:middle], ranges[middle:])
-        return [view for half in halves for view in self._ranges(half, attempt, start)]
+        return [view for half in halves for view in self._ranges(half, attempt, start, strays)]
 
     def _begin(self) -> float:
         self._count(calls=1)
@@ -252,14 +259,27 @@ class RetryingStorage(StorageLayer):
         start: float,
         *,
         unknown: bool,
+        strays: int,
     ) -> None:
         """Wait until the call may be tried again, or raise.
 
+        Args:
+            strays: refusals without a reason in a row, this one included.
+
         Raises:
             OutcomeUnknownError, UnavailableError: the call must not be tried again.
+            InvalidInputError: it is refused again and again, without a reason.
             CorruptDataError: several tries could not read the object.
         """
         unreadable = isinstance(error, UnavailableError) and error.unreadable
+        if strays >= _STRAY_TRIES:
+            self._count(give_ups=1)
+            text = f"{error}; tries={attempt}"
+            if unknown:
+                raise OutcomeUnknownError(
+                    f"{text}, an earlier one may have taken effect"
+                ) from error
+            raise InvalidInputError(f"{text}: it is not allowed") from error
         if unreadable and attempt >= _UNREADABLE_TRIES and not unknown:
             self._count(give_ups=1)
             raise CorruptDataError(
@@ -307,6 +327,11 @@ class RetryingStorage(StorageLayer):
                 self._budget_seconds = min(
                     self._budget_seconds + GIVEN_BACK_SECONDS, self._retries.task_seconds
                 )
+
+
+def _strays(error: UnavailableError | OutcomeUnknownError, before: int) -> int:
+    """Return how many tries in a row were refused without a reason."""
+    return before + 1 if isinstance(error, UnavailableError) and error.stray else 0
 
 
 def retry_counts(storage: object) -> RetryCounts:

@@ -16,17 +16,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-ProxyFault = Literal["cut", "drop", "lost", "reset", "stall", "busy", "error"]
+ProxyFault = Literal["cut", "drop", "lost", "reset", "stall", "busy", "error", "stray"]
 """cut: half of the body, then the connection ends. drop: the request is not forwarded, and there is
 no answer. lost: it took effect, and there is no answer. reset: as lost, by a reset connection.
 stall: as lost, after `stall_seconds`. busy: 503 SlowDown, not forwarded. error: 500, and it took
-effect."""
+effect. stray: 403 without a reason, not forwarded."""
 
-FAULTS: tuple[ProxyFault, ...] = ("cut", "drop", "lost", "reset", "stall", "busy", "error")
+FAULTS: tuple[ProxyFault, ...] = (
+    *("cut", "drop", "lost", "reset", "stall", "busy", "error", "stray"),
+)
 
 _BODIES = {
     "busy": (503, b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>"),
     "error": (500, b"<Error><Code>InternalError</Code><Message>oops</Message></Error>"),
+    "stray": (403, b""),
+    "expired": (400, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>"),
 }
 _HOP_BY_HOP = {"connection", "expect", "keep-alive", "transfer-encoding"}
 
@@ -48,6 +52,8 @@ class FaultProxy:
     ) -> None:
         self.target, self.fired = target, Counter[str]()
         self.requests = 0
+        self.expired = ""
+        """Access key whose requests are refused, because it has expired."""
         self._random, self._chance, self._faults = random.Random(seed), chance, faults
         self._ended, self._stall = threading.Event(), stall_seconds
         self._lock = threading.Lock()
@@ -95,7 +101,10 @@ def _handler_of(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             fault = proxy.draw()
-            if fault == "busy":
+            signed = self.headers.get("Authorization", "")
+            if proxy.expired and f"Credential={proxy.expired}/" in signed:
+                fault = "expired"
+            if fault in ("busy", "stray", "expired"):
                 proxy.note(fault)
                 self._answer(*_BODIES[fault], {})
                 return

@@ -11,15 +11,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from local_drivers import DRIVERS, plain_gcsfs
+from local_drivers import DRIVERS
 
 from durable_shuffle.serialization.errors import ConflictError, CorruptDataError
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.storage import fsspec_backend as fsspec_storage
 from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
-
-__all__ = ["plain_gcsfs"]
 
 THEIRS = b"theirs, id 7"
 REFUSALS = {

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from local_drivers import DRIVERS, plain_gcsfs
+from local_drivers import DRIVERS
 from small_stage import ManualClock
 
 from durable_shuffle.serialization.errors import (
@@ -25,8 +25,6 @@ from durable_shuffle.shuffle.base.retry import Backoff
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.errors import retry_after
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
-
-__all__ = ["plain_gcsfs"]
 
 S3_BODY = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 GCS_BODY = b'{"error": {"code": 503, "message": "backendError"}}'

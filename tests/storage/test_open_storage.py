@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
@@ -176,6 +177,27 @@ def test_driver_that_would_ignore_the_condition_is_refused(monkeypatch: pytest.M
 
         def pipe_file(self, path: str, data: bytes, **kwargs: object) -> None: ...
 
-    monkeypatch.setattr("fsspec.get_filesystem_class", lambda protocol: OldDriver)
+    monkeypatch.setattr("s3fs.S3FileSystem", OldDriver)
     with pytest.raises(InvalidInputError, match=r"s3fs is too old.*--upgrade"):
         open_storage("s3://b/x")
+
+
+@pytest.mark.parametrize("protocol", ["s3", "gs", "az"])
+def test_a_class_that_others_registered_is_not_used(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `pipe_file` may take the condition and ignore it. gcsfs's own class does so in zonal
+    buckets, and opens connections that do not survive a fork."""
+
+    class Foreign(MemoryFileSystem):  # type: ignore[misc]
+        def pipe_file(self, path: str, value: bytes, mode: str = "create", **_: object) -> None:
+            raise AssertionError("a foreign class was used")
+
+    registry = sys.modules["fsspec.registry"]
+    monkeypatch.setitem(registry._registry, protocol, Foreign)
+    options = {"az": {"account_name": "a", "anon": True}, "gs": {"token": "anon"}}
+    storage = FsspecStorage(f"{protocol}://bucket/x", options.get(protocol, {"anon": True}))
+    filesystem, root = storage._connect()
+    assert root == "bucket/x"
+    module = type(filesystem).__module__
+    assert module in ("s3fs.core", "gcsfs.core", "adlfs.spec"), module

@@ -4,11 +4,13 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from durable_shuffle.serialization.control import encode_control
+from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
 from durable_shuffle.shuffle.storage.contract import ByteRange
@@ -91,3 +93,77 @@ def test_a_server_that_is_killed_and_comes_back_ends_no_call(tmp_path: Path) -> 
         assert len(found) == 2
         assert found[1] == b"before"
         assert storage.counts.retries > 3
+
+
+@pytest.fixture
+def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which the driver looks, since the options and the environment hold nothing."""
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    return file
+
+
+def credentials_of(key: str, secret: str) -> str:
+    return f"[default]\naws_access_key_id={key}\naws_secret_access_key={secret}\n"
+
+
+class Renewing(FaultProxy):
+    """Behind the first refusal of expired credentials, a side process renews them."""
+
+    renewal: Callable[[], object] = staticmethod(lambda: None)
+
+    def note(self, fault: str) -> None:
+        super().note(fault)
+        if fault == "expired":
+            self.renewal()
+
+
+def test_credentials_that_are_renewed_in_mid_run_are_taken_up(
+    s3_server: S3Server, credentials: Path
+) -> None:
+    """The calls of several kinds that meet the expiry go on, each with one client made anew."""
+    good = credentials_of(s3_server.key, s3_server.secret)
+    calls: list[Callable[[RetryingStorage], object]] = [
+        lambda s: s.read("a"),
+        lambda s: s.read_range("a", 0, 2),
+        lambda s: s.put_if_absent("b", b"b"),
+        lambda s: list(s.list("")),
+        lambda s: s.delete(["b"]),
+    ]
+    with Renewing(s3_server.endpoint, seed=1, chance=0.0) as proxy:
+        proxy.renewal = lambda: credentials.write_text(good)
+        options = {"endpoint_url": proxy.url, "client_kwargs": {"region_name": "us-east-1"}}
+        for number, call in enumerate(calls):
+            proxy.expired = ""
+            credentials.write_text(credentials_of("old", "old"))
+            storage = open_storage(f"s3://{s3_server.bucket}/expires", options)
+            open_storage(f"s3://{s3_server.bucket}/expires", s3_server.options).put("a", [b"abc"])
+            proxy.expired = "old"
+            call(storage)
+            assert proxy.fired["expired"] == number + 1
+            assert storage.counts.retries == 1
+
+
+def test_credentials_that_stay_expired_are_an_outage(
+    s3_server: S3Server, credentials: Path
+) -> None:
+    """So `durable-shuffle run` starts the program again; nothing in the message is a secret."""
+    credentials.write_text(credentials_of("old", "old-secret"))
+    with FaultProxy(s3_server.endpoint, seed=1, chance=0.0) as proxy:
+        proxy.expired = "old"
+        options = {"endpoint_url": proxy.url, "client_kwargs": {"region_name": "us-east-1"}}
+        storage = open_storage(f"s3://{s3_server.bucket}/x", options, call_seconds=0.2)
+        with pytest.raises(UnavailableError, match="no longer valid, renew them") as e:
+            storage.read("a")
+    assert "old-secret" not in str(e.value)
+
+
+def test_refusals_without_a_reason_are_final_in_the_end(s3_server: S3Server) -> None:
+    """One or two are a proxy's; the third in a row is meant."""
+    with FaultProxy(s3_server.endpoint, seed=1, chance=1.0, faults=("stray",)) as proxy:
+        storage = through(proxy, s3_server, "x")
+        with pytest.raises(InvalidInputError, match="tries=3"):
+            storage.read("a")
+        assert proxy.fired["stray"] == 3

@@ -63,7 +63,12 @@ def s3_error(code: str, status: int | None) -> Exception:
         ("InvalidRange", 416, CorruptDataError, CorruptDataError),
         ("AccessDenied", 403, InvalidInputError, InvalidInputError),
         ("SignatureDoesNotMatch", 403, InvalidInputError, InvalidInputError),
-        ("ExpiredToken", 400, InvalidInputError, InvalidInputError),
+        ("ExpiredToken", 400, UnavailableError, UnavailableError),
+        ("RequestExpired", 400, UnavailableError, UnavailableError),
+        ("TokenRefreshRequired", 400, UnavailableError, UnavailableError),
+        ("401", 401, UnavailableError, UnavailableError),
+        ("400", 400, UnavailableError, UnavailableError),
+        ("403", 403, UnavailableError, UnavailableError),
         ("PermanentRedirect", 301, InvalidInputError, InvalidInputError),
         ("NotImplemented", 501, InvalidInputError, InvalidInputError),
         ("EntityTooLarge", 400, InvalidInputError, InvalidInputError),
@@ -98,6 +103,7 @@ def test_every_code_that_s3fs_knows_is_mapped() -> None:
 
 _NEVER_SENT = {
     *("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"),
+    *("UnauthorizedSSOTokenError", "TokenRetrievalError"),
     *("CredentialRetrievalError", "MetadataRetrievalError", "CapacityNotAvailableError"),
 }
 _NO_REPLY = {

@@ -2,11 +2,6 @@
 
 import base64
 
-import fsspec
-import pytest
-from fsspec import get_filesystem_class
-from gcsfs.core import GCSFileSystem
-
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 
@@ -30,13 +25,3 @@ def azure(url: str) -> Storage:
 
 DRIVERS = {"s3": s3, "gcs": gcs, "azure": azure}
 """By name, what makes a storage from the server's URL."""
-
-
-@pytest.fixture(autouse=True)
-def plain_gcsfs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gcsfs without its look-up of the kind of bucket, which speaks gRPC over TLS."""
-    monkeypatch.setattr(
-        "fsspec.get_filesystem_class",
-        lambda protocol: GCSFileSystem if protocol == "gs" else get_filesystem_class(protocol),
-    )
-    monkeypatch.setattr("fsspec.core.get_filesystem_class", fsspec.get_filesystem_class)

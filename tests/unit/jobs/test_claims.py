@@ -9,6 +9,7 @@ from durable_shuffle.jobs.claims import hold_claim, let_go
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
 
@@ -60,3 +61,15 @@ def test_the_end_of_the_process_is_told(tmp_path: Path) -> None:
     claims._end_all()
     assert read_job(storage, "mine").ended
     assert not read_job(storage, "taken").ended
+
+
+def test_two_services_that_serve_one_url_are_two_storages() -> None:
+    """Otherwise a driver would go on with a claim that the other service never saw."""
+
+    def key(**options: object) -> object:
+        return claims._key(FsspecStorage("s3://bucket/x", options), "job")
+
+    here, there = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    nested = {"client_kwargs": {"endpoint_url": here, "region_name": "a"}}
+    assert key(endpoint_url=here) != key(endpoint_url=there)
+    assert key(endpoint_url=here, key="a", secret="b") == key(**nested)

@@ -9,6 +9,7 @@ from durable_shuffle.serialization.errors import (
     CorruptDataError,
     FencedError,
     IncompatibleError,
+    InvalidInputError,
     NotFoundError,
 )
 from durable_shuffle.shuffle.log.job_log import JobLog, enter_stage, read_job
@@ -22,6 +23,7 @@ from durable_shuffle.shuffle.log.records import (
     StageUse,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.storage.contract import Created, Exists
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
@@ -304,3 +306,38 @@ def test_a_writer_without_a_claim_does_not_enter_what_was_released(
     with pytest.raises(NotFoundError, match="released"):
         enter_stage(storage, path("1" * 32), record_id=B, claim_id=C, replaces=False)
     assert len(list(storage.list("job/log/"))) == 3
+
+
+class Elsewhere(MemoryStorage):
+    """A service of which nobody knows whether it obeys the condition of a create."""
+
+    own_create = False
+
+    def __init__(self, *, obeys: bool) -> None:
+        super().__init__()
+        self.obeys, self.creates = obeys, 0
+
+    def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
+        self.creates += 1
+        if not self.obeys:
+            self.delete([key])
+        return super().put_if_absent(key, data)
+
+
+def test_a_service_that_ignores_the_condition_of_a_create_is_refused(ids: SeededIds) -> None:
+    """Before anything is claimed, by drivers and by writers; a service that obeys is tried once."""
+    for begin in (
+        lambda storage: JobLog.claim(storage, "job", A),
+        lambda storage: enter_stage(
+            storage, path("1" * 32), record_id=ids.new_id(), claim_id=C, replaces=False
+        ),
+    ):
+        ignores, obeys = Elsewhere(obeys=False), Elsewhere(obeys=True)
+        with pytest.raises(InvalidInputError, match="two drivers would both win"):
+            begin(ignores)
+        assert list(ignores.list("")) == []
+        begin(obeys)
+        assert [info.key for info in obeys.list("job/preflight/")] == []
+        first = obeys.creates
+        JobLog.claim(obeys, "job", B)
+        assert obeys.creates == first + 1

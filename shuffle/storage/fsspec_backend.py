@@ -4,8 +4,8 @@ Strategy: one filesystem per process, URL and options, made at first use. A driv
 fork would wait forever for the parent's event loop, so every call asks for this process's, and a
 pickle carries the URL and the options only. The drivers' listing caches and retries are switched
 off. Nothing is tried again here; `RetryingStorage` does that. If credentials expired, the next try
-has a new filesystem, which asks for credentials as the first one did. `errors.py` turns the drivers'
-errors into ours, and `exclusive_create.py` creates objects.
+has a new filesystem, which asks for credentials as the first one did. `errors.py` turns the
+drivers' errors into ours, and `exclusive_create.py` creates objects.
 
 It must not use fsspec calls that expand patterns or look before they write.
 """

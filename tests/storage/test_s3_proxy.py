@@ -138,8 +138,9 @@ def test_credentials_that_are_renewed_in_mid_run_are_taken_up(
         for number, call in enumerate(calls):
             proxy.expired = ""
             credentials.write_text(credentials_of("old", "old"))
-            storage = open_storage(f"s3://{s3_server.bucket}/expires", options)
-            open_storage(f"s3://{s3_server.bucket}/expires", s3_server.options).put("a", [b"abc"])
+            url = f"s3://{s3_server.bucket}/expires/{number}"  # another client
+            storage = open_storage(url, options)
+            open_storage(url, s3_server.options).put("a", [b"abc"])
             proxy.expired = "old"
             call(storage)
             assert proxy.fired["expired"] == number + 1

@@ -16,9 +16,10 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
+from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage, folders_of
 from durable_shuffle.shuffle.storage.create_race import race_processes
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 from durable_shuffle.shuffle.testing.storage_conformance import StorageConformance
 
 
@@ -319,3 +320,14 @@ def test_a_long_object_may_be_put_again(root: Path) -> None:
     for other in (data[:-1], data + b"x", data[:-1] + b"x"):
         with pytest.raises(ConflictError):
             storage.put("a", [other])
+
+
+def test_folders_are_listed_without_what_they_hold(tmp_path: Path) -> None:
+    """Hidden names and files are none."""
+    storage = LocalStorage(tmp_path)
+    for key in ("job/b/1", "job/a/x/1", "job/file", "jobs/c/1"):
+        storage.put(key, [b"x"])
+    (tmp_path / "job" / ".hidden").mkdir()
+    assert folders_of(storage, "job/") == ("a", "b")
+    assert folders_of(RetryingStorage(storage), "") == ("job", "jobs")
+    assert folders_of(storage, "job/nothing/") == ()

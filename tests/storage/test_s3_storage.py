@@ -22,7 +22,7 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import RandomIds
-from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage
+from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage, folders_of
 from durable_shuffle.shuffle.storage.create_race import race_processes
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.obstore_backend import ObstoreStorage, open_s3
@@ -398,3 +398,13 @@ def test_clients_are_shared_and_never_used_after_a_fork(s3_server: S3Server, url
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_folders_are_listed_without_what_they_hold(s3_storage: Storage) -> None:
+    """The same answer as from all keys, by one request however many objects there are."""
+    for key in ("job/b/1", "job/b/2", "job/a/x/1", "job/file", "jobs/c/1"):
+        s3_storage.put(key, [b"x"])
+    assert folders_of(s3_storage, "job/") == ("a", "b")
+    assert folders_of(s3_storage, "job/a/") == ("x",)
+    assert folders_of(s3_storage, "job/nothing/") == ()
+    assert folders_of(s3_storage, "") == ("job", "jobs")

@@ -3,7 +3,7 @@
 It must not be used for calls whose order the protocol needs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, overload
 
@@ -33,3 +33,15 @@ def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
                 other.result()  # the error of an earlier call goes first
             raise
     return (*(other.result() for other in others), last)
+
+
+def each_at_once(call: Callable[[A], B], arguments: Sequence[A]) -> list[B]:
+    """Return what the call gives for each argument, in their order. All have ended then.
+
+    Raises:
+        Exception: that of the first argument that raised one.
+    """
+    if len(arguments) < 2:
+        return [call(argument) for argument in arguments]
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        return list(pool.map(call, arguments))

@@ -101,11 +101,14 @@ class JobRecords(TypedLog[JobRecord, JobState]):
     job: str
 
     def read(
-        self, state: JobState, until: Callable[[JobState], bool] = lambda _: False
+        self,
+        state: JobState,
+        until: Callable[[JobState], bool] = lambda _: False,
+        ahead: int = 0,
     ) -> JobState:
         """As `TypedLog.read`, from the floor if that is higher."""
         while True:  # ends: each turn begins at a higher floor
-            end = TypedLog.read(self, state, until)
+            end = TypedLog.read(self, state, until, ahead)
             floor = self._floor_above(state.next_slot)
             if floor is None:
                 return end

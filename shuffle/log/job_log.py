@@ -31,6 +31,7 @@ from durable_shuffle.shuffle.log.job_records import (
     StagesGone,
 )
 from durable_shuffle.shuffle.log.job_state import (
+    SNAPSHOT_EVERY,
     JobState,
     keep_snapshot,
     newest_snapshot,
@@ -56,7 +57,8 @@ def job_records(storage: Storage, job: str) -> JobRecords:
 
 def read_job(storage: Storage, job: str) -> JobState:
     """Read a job's log to its end, without claiming it."""
-    return job_records(storage, job).read(newest_snapshot(storage, job))
+    # as a rule a snapshot stands so near to the end
+    return job_records(storage, job).read(newest_snapshot(storage, job), ahead=SNAPSHOT_EVERY)
 
 
 class JobLog:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
+from durable_shuffle.shuffle.base.side_by_side import each_at_once
 from durable_shuffle.shuffle.log.layout import slot_name
 from durable_shuffle.shuffle.storage.contract import Created, Storage
 
@@ -82,6 +83,10 @@ class SlotLog:
             return bound(self.storage.read(key), key)
         except NotFoundError:
             return None
+
+    def read_many(self, slots: range) -> dict[int, bytes | None]:
+        """Return what `read` gives for each of the slots, which are asked for at once."""
+        return dict(zip(slots, each_at_once(self.read, slots), strict=True))
 
     def read_from(self, slot: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (slot, record) from `slot` up to the first empty slot."""

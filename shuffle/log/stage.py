@@ -342,6 +342,10 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
     return StageHandle(storage, path, record)
 
 
+_SEALED = 2
+"""SEAL, and the empty slot behind it: as a rule all that stands behind DESCRIBE."""
+
+
 def read_state(stage: StageHandle, *, through: int | None = None) -> StageState:
     """Read the stage log.
 
@@ -357,7 +361,8 @@ def read_state(stage: StageHandle, *, through: int | None = None) -> StageState:
         if begin.next_slot > _SHORT:
             begin = _newest_release(log, begin)
     end = math.inf if through is None else through + 1
-    return log.read(begin, until=lambda state: state.next_slot >= end)
+    ahead = _SEALED if through is None and begin == StageState() else 0
+    return log.read(begin, until=lambda state: state.next_slot >= end, ahead=ahead)
 
 
 def _newest_release(log: TypedLog[StageRecord, StageState], begin: StageState) -> StageState:

@@ -91,18 +91,24 @@ class TypedLog(Generic[R, S]):
             yield slot, record
             slot += 1
 
-    def read(self, state: S, until: Callable[[S], bool] = lambda _: False) -> S:
+    def read(self, state: S, until: Callable[[S], bool] = lambda _: False, ahead: int = 0) -> S:
         """Return what `state` and the records behind it add up to.
 
         Args:
             until: the walk ends at the first state that it holds of, else at an empty slot.
+            ahead: so many slots are asked for at once; the rest one by one.
 
         Raises:
             CorruptDataError: a record is damaged or cannot stand where it stands.
             IncompatibleError: a record was written by a newer version.
         """
-        while not until(state) and (record := self.record(state.next_slot)) is not None:
-            state = self.fold(state, record, self.key(state.next_slot))
+        asked = self.slots.read_many(range(state.next_slot, state.next_slot + ahead))
+        while not until(state):
+            slot = state.next_slot
+            data = asked[slot] if slot in asked else self.slots.read(slot)
+            if data is None:
+                break
+            state = self.fold(state, self.codec.decode(data, self.key(slot)), self.key(slot))
         return state
 
     def append(self, slot: int, record: R) -> R:

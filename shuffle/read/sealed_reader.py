@@ -10,7 +10,7 @@ segment. So `read_group` reads several subpartitions with two range reads of the
 segment, where reading them one by one takes as many for each.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TypeAlias
@@ -55,6 +55,11 @@ from durable_shuffle.shuffle.storage.range_plan import (
 Pieces: TypeAlias = Iterable[memoryview]
 """The bytes of a range, in order; to be read before the next range is asked for."""
 
+ReadIndex: TypeAlias = Callable[[ByteRange], memoryview]
+
+WHOLE_INDEX_BYTES = 64 * 1024
+"""A reader fetches an index of at most this many bytes whole. A request takes longer."""
+
 
 def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
     """Return the INDEX_ENTRY items of a subpartition, one or more per producer.
@@ -76,10 +81,11 @@ def read_slices(
         NotFoundError: the index is gone; says so if the stage was released.
     """
     name = stage.path.index_key(seal.index)
-    table = read_table(stage, seal, first, end)
+    read = _index_reader(stage, seal)
+    table = read_table(stage, seal, first, end, read)
     places = [ByteRange(index_part_key(name, s.part), s.offset, s.length) for s in table]
     runs = join_near(places, near_bytes=0, run_bytes=MAX_SLICE_BYTES)
-    parts = (part for run in runs for _, part in run.parts(_read_index(stage, run.where)))
+    parts = (part for run in runs for _, part in run.parts(read(run.where)))
     for k, part, where in zip(range(first, end), parts, table, strict=True):
         entries = parse_slice(part, where.crc, name=name, subpartition=k, producers=seal.producers)
         expected = stage.producers_of(k, seal.producers)
@@ -92,8 +98,13 @@ def read_slices(
         yield entries
 
 
-def read_table(stage: StageHandle, seal: Seal, first: int, end: int) -> list[Slice]:
+def read_table(
+    stage: StageHandle, seal: Seal, first: int, end: int, read: ReadIndex | None = None
+) -> list[Slice]:
     """Return where the slices of subpartitions [first, end) stand: one range read.
+
+    Args:
+        read: reads the index, where more of it is read than the table.
 
     Raises:
         CorruptDataError: the table is damaged.
@@ -107,7 +118,7 @@ def read_table(stage: StageHandle, seal: Seal, first: int, end: int) -> list[Sli
         )
     name = stage.path.index_key(seal.index)
     where = ByteRange(name, entry_offset(first), ENTRY_BYTES * (end - first))
-    data = _read_index(stage, where)
+    data = _read_index(stage, where) if read is None else read(where)
     found: list[Slice] = []
     for n, k in enumerate(range(first, end)):
         entry = parse_entry(
@@ -199,6 +210,22 @@ def fetch(
 def _read_long(stage: StageHandle, where: ByteRange, piece_bytes: int) -> Iterator[memoryview]:
     with _or_released(stage):
         yield from read_pieces(stage.storage, where, piece_bytes)
+
+
+def _index_reader(stage: StageHandle, seal: Seal) -> ReadIndex:
+    """Return what reads ranges of the index: a small one is fetched whole, in one round trip."""
+    name = stage.path.index_key(seal.index)
+    if seal.index_bytes > WHOLE_INDEX_BYTES:
+        return lambda where: _read_index(stage, where)
+    whole = _read_index(stage, ByteRange(name, 0, seal.index_bytes))
+
+    def read(where: ByteRange) -> memoryview:
+        end = where.start + where.length
+        if where.key == name and end <= len(whole):
+            return whole[where.start : end]
+        return _read_index(stage, where)
+
+    return read
 
 
 def _read_index(stage: StageHandle, where: ByteRange) -> memoryview:

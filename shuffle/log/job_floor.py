@@ -7,8 +7,9 @@ slots, or won or lost one, looks at the floor: if it stands behind the first of 
 again from the floor. `JobRecords` does that for all who use a job log. No clock and no listing is
 trusted; why that is enough: `tests/protocol_model/protocol/floor_model.py`.
 
-Floors stand under two names by turns. The older one is replaced, so that one of them can always be
-seen.
+Floors stand under two names and are replaced one after the other, so that one of them can always
+be seen. The DELETE of a driver that died or stood still may land on a floor that a newer driver has
+put since. So slots go only below both floors.
 """
 
 from collections.abc import Callable
@@ -72,19 +73,25 @@ def newest_floor(storage: Storage, job: str) -> JobState | None:
 
 
 def put_floor(storage: Storage, state: JobState, record_id: str) -> bool:
-    """Let slots below `state.next_slot` go from here on; return whether the floor stands.
+    """Raise both floors to `state.next_slot`; return whether one was raised.
 
     Only the owner of the job calls this.
     """
-    slots = floors(storage, state.job)
-    standing = [read_floor(storage, state.job, name) for name in NAMES]
-    heights = [-1 if floor is None else floor.next_slot for floor in standing]
-    if max(heights) >= state.next_slot:
-        return False
-    name = heights.index(min(heights))
-    storage.delete([slots.key(name)])
-    floor = JobFloor(record_id, state.next_slot, snapshot_of(state))
-    return isinstance(slots.append(name, JOB_FLOORS.encode(floor)), Won)
+    slots, raised = floors(storage, state.job), False
+    for name in NAMES:
+        standing = read_floor(storage, state.job, name)
+        if standing is not None and standing.next_slot >= state.next_slot:
+            continue
+        storage.delete([slots.key(name)])
+        floor = JobFloor(record_id, state.next_slot, snapshot_of(state))
+        raised |= isinstance(slots.append(name, JOB_FLOORS.encode(floor)), Won)
+    return raised
+
+
+def lower_floor(storage: Storage, job: str) -> int:
+    """Return the slot below which both floors let slots go; 0 if one of them is missing."""
+    standing = [read_floor(storage, job, name) for name in NAMES]
+    return min(0 if floor is None else floor.next_slot for floor in standing)
 
 
 class _BehindFloorError(Exception):

@@ -9,7 +9,7 @@ objects that `gc` reports as unknown; it cannot reach a later stage, whose path 
 
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.job_floor import newest_floor, put_floor
+from durable_shuffle.shuffle.log.job_floor import lower_floor, newest_floor, put_floor
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_records import StagesGone
 from durable_shuffle.shuffle.log.job_state import SNAPSHOT_EVERY, JobState, with_job_record
@@ -120,13 +120,13 @@ def purge_slots(
     floor = newest_floor(storage, job) or JobState(job)
     higher = _higher_floor(log, floor, now - horizon_seconds)
     log.check_owner()
-    if higher is not None and put_floor(storage, higher, ids.new_id()):
-        floor = higher
-    gone = 0
+    if higher is not None or floor.next_slot:  # raises the other one, too, if it was lost
+        put_floor(storage, higher or floor, ids.new_id())
+    below, gone = lower_floor(storage, job), 0
     for prefix in (job_log_prefix(job), job_snapshots_prefix(job)):
         slots = SlotLog(storage, prefix)
         listed = slots_listed(info.key for info in storage.list(prefix)).get(prefix, set())
-        old = sorted(slot for slot in listed if slot < floor.next_slot)
+        old = sorted(slot for slot in listed if slot < below)
         storage.delete([slots.key(slot) for slot in old])
         gone += len(old) if prefix == job_log_prefix(job) else 0
     return gone

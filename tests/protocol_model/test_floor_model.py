@@ -18,17 +18,17 @@ def test_slots_go_and_nobody_is_deceived() -> None:
     found = explore(TWO, max_states=MAX_STATES, wanted=purged, can_always_finish=all_over)
     print(found)
     assert found.holds, found
-    assert found.states == 12_267
+    assert found.states == 21_281
     assert found.wanted > 50
 
 
 @pytest.mark.parametrize(
     ("model", "damage", "steps"),
     [
-        (replace(TWO, looks_when_it_wins=False), floors.WON_NOTHING, 12),
-        (replace(TWO, looks_when_it_reads=False), floors.FENCED_DELETED, 12),
+        (replace(TWO, looks_when_it_wins=False), floors.WON_NOTHING, 13),
+        (replace(TWO, looks_when_it_reads=False), floors.FENCED_DELETED, 13),
         (replace(TWO, floor_first=False), floors.WON_NOTHING, 11),
-        (replace(TWO, one_stands=False), floors.WON_NOTHING, 13),
+        (replace(TWO, one_stands=False), floors.WON_NOTHING, 14),
     ],
     ids=["believes a win", "believes an end", "deletes before it says so", "one floor"],
 )
@@ -38,3 +38,20 @@ def test_each_rule_is_needed(model: FloorModel, damage: str, steps: int) -> None
     print(found)
     assert damage in found.traces, found
     assert len(found.traces[damage]) == steps, found
+
+
+def test_a_late_delete_of_a_floor_deceives_nobody() -> None:
+    """A driver dies between its look at the floors and the new one; its DELETE lands later."""
+    late = FloorModel(2, crashes=0, late_deletes=1)
+    found = explore(late, max_states=MAX_STATES, wanted=purged, can_always_finish=all_over)
+    print(found)
+    assert found.holds, found
+    assert found.wanted > 50
+
+
+@pytest.mark.soak
+def test_slots_that_go_below_one_floor_are_missed() -> None:
+    """With a late DELETE and three drivers."""
+    model = FloorModel(3, crashes=0, late_deletes=1, below_both=False)
+    found = explore(model, max_states=MAX_STATES, only={floors.WRONG_VIEW})
+    assert len(found.traces[floors.WRONG_VIEW]) == 16, found

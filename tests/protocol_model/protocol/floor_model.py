@@ -8,7 +8,9 @@ reads on there meets such litter. So whoever won a slot, lost one, or read some 
 the floor before they believe it: if it stands behind the first of these slots, they read again from
 the floor.
 
-Two floors stand by turns: the older one is replaced, so that one of them can always be seen.
+Two floors stand by turns: the lower one is deleted and put again, so that the other can be seen. A
+driver that dies, or stands still, may have its DELETE land at any later time, on a floor that
+others have put since. So both are raised, and slots go only below both of them.
 """
 
 from collections.abc import Iterator
@@ -54,8 +56,11 @@ class FloorState(NamedTuple):
     deleted: frozenset[int]
     litter: frozenset[tuple[int, Record]]
     """Records that won a deleted slot."""
-    floor: tuple[int, int]
-    """A slot, and the owner below it."""
+    floors: tuple[tuple[int, int], tuple[int, int]]
+    """Slots, and the owners below them; (0, -1) where none stands."""
+    deletes: frozenset[int]
+    """Floors whose DELETE is on its way."""
+    late_deletes: int
     shown: bool
     flying: frozenset[tuple[int, Record]]
     drivers: tuple[Driver, ...]
@@ -92,13 +97,20 @@ class FloorModel:
     """Off: an empty slot is the end of the log, and what it read or lost to is the log's."""
     floor_first: bool = True
     """Off: slots that a driver has read are deleted before a floor says so."""
+    late_deletes: int = 0
+    """How many drivers die between their look at the floors and the new floor."""
+    below_both: bool = True
+    """Off: slots go below the higher of the two floors."""
     one_stands: bool = True
     """Off: there is one floor, which is deleted and put again."""
 
     def initial(self) -> FloorState:
         drivers = (Driver(),) * self.drivers
         none = frozenset[tuple[int, Record]]()
-        return FloorState((), frozenset(), none, (0, -1), True, none, drivers, self.crashes)
+        floors, late = ((0, -1), (0, -1)), self.late_deletes
+        return FloorState(
+            (), frozenset(), none, floors, frozenset(), late, True, none, drivers, self.crashes
+        )
 
     def damage(self, state: FloorState) -> tuple[str, ...]:
         found, truth = [], state.truth
@@ -127,6 +139,10 @@ class FloorModel:
         for slot, record in sorted(state.flying):
             after = state._replace(flying=state.flying - {(slot, record)})
             yield f"late: {record} at {slot}", after.create(slot, record)[0], NO_DAMAGE
+        for name in sorted(state.deletes):
+            floors = with_item(state.floors, name, (0, -1))
+            after = state._replace(floors=floors, deletes=state.deletes - {name})
+            yield f"late: DELETE of floor {name}", after, NO_DAMAGE
 
     def _act(self, state: FloorState, who: int, me: Driver) -> Iterator[Step[FloorState]]:
         match me.phase:
@@ -196,20 +212,27 @@ class FloorModel:
         return me
 
     def _floor(self, state: FloorState) -> tuple[int, int]:
-        return state.floor if state.shown else (0, -1)
+        return max(state.floors) if state.shown else (0, -1)
 
     def _purge(self, state: FloorState) -> Iterator[Step[FloorState]]:
-        below = state.floor[0]
+        highest, lowest = max(state.floors)[0], min(state.floors)[0]
+        below = lowest if self.below_both else highest
         for who, me in enumerate(state.drivers):
             if me.phase in _BELIEVES and me.owner == who:
                 if not self.floor_first:
                     below = max(below, me.slot)
-                elif me.slot > state.floor[0]:
-                    after = state._replace(floor=(me.slot, me.owner))
-                    yield f"{who} puts floor {me.slot}", after, NO_DAMAGE
+                elif me.slot > lowest:
+                    name = state.floors.index(min(state.floors))
+                    floors = with_item(state.floors, name, (me.slot, me.owner))
+                    after = state._replace(floors=floors)
+                    yield f"{who} puts floor {me.slot} as {name}", after, NO_DAMAGE
+                    if state.late_deletes:
+                        dead = self._become(state, who, me._replace(phase="over"))
+                        dead = dead._replace(deletes=state.deletes | {name}, late_deletes=0)
+                        yield f"{who} dies, its DELETE of floor {name} on its way", dead, NO_DAMAGE
         for slot in set(range(min(below, len(state.truth)))) - state.deleted:
             yield f"slot {slot} goes", state._replace(deleted=state.deleted | {slot}), NO_DAMAGE
-        if not self.one_stands and state.floor[0]:
+        if not self.one_stands and highest:
             yield "the floor goes, or comes", state._replace(shown=not state.shown), NO_DAMAGE
 
     def _dies(self, state: FloorState, who: int, me: Driver) -> Iterator[Step[FloorState]]:

@@ -29,6 +29,7 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.field_types import FieldError, RecordType, RefusedValue
+from durable_shuffle.serialization.msgpack_bound import states_too_many_values
 
 CONTROL_MAGIC = b"\x89DSC"
 CONTROL_VERSION = 2
@@ -78,6 +79,8 @@ def encode_control(kind: str, fields: Mapping[str, object]) -> bytes:
         raise InvalidInputError(
             f"control record {kind!r}: {len(payload)} bytes are over the limit of {most}"
         )
+    if states_too_many_values(payload):
+        raise InvalidInputError(f"control record {kind!r}: more values than readers accept")
     checked = _CHECKED.pack(CONTROL_MAGIC, CONTROL_VERSION, 0, len(payload))
     return checked + _CRC.pack(crc32(payload, crc32(checked))) + payload
 
@@ -249,6 +252,8 @@ def _refuse_extension(code: int, _: bytes) -> object:
 
 
 def _decode_payload(payload: memoryview, name: str) -> ControlRecord:
+    if states_too_many_values(payload):
+        raise CorruptDataError(f"{name}: a control record of more values than its bytes justify")
     try:
         value = msgpack.unpackb(payload, ext_hook=_refuse_extension, raw=False)
     except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:

@@ -315,7 +315,8 @@ class QueryRun:
         try:
             return self._query.run_natively(cut, self.stored, self._stages.store.clock)
         finally:
-            context.removeJobTag(tag)
+            with suppress(Exception):  # of a stopped context; the first error counts
+                context.removeJobTag(tag)
 
     def _tag_of(self, number: int) -> str:
         return f"{self._tag}-{number}"

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization import msgpack_bound
@@ -65,6 +65,7 @@ def nested(value: object) -> int:
     return sum(1 + nested(inner) for inner in value) if isinstance(value, list) else 0
 
 
+@settings(max_examples=40)
 @given(VALUES)
 def test_the_walk_counts_what_msgpack_writes(value: object) -> None:
     """No value is taken for the head of another one."""

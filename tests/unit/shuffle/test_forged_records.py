@@ -82,7 +82,7 @@ def test_a_snapshot_or_floor_at_no_time(
         read_snapshot(storage, "job", slot)
     assert read_job(storage, "job") == job.state
     put_floor(storage, JobState("job", 1, 1, A), ids.new_id())
-    (info,) = storage.list(job_floors_prefix("job"))
+    info = next(storage.list(job_floors_prefix("job")))
     floors = SlotLog(storage, job_floors_prefix("job"))
     key = forge(floors, int(info.key[-10:]), lambda f: {"state": {**f["state"], **change({})}})
     with pytest.raises(CorruptDataError, match=key):

@@ -13,7 +13,13 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt
-from durable_shuffle.shuffle.log.stage import StageHandle, StageState, read_state, require_seal
+from durable_shuffle.shuffle.log.stage import (
+    SEALED,
+    StageHandle,
+    StageState,
+    read_state,
+    require_seal,
+)
 from durable_shuffle.shuffle.repair.heal import heal_stage
 from durable_shuffle.shuffle.repair.stage import StageRepair
 from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
@@ -37,7 +43,7 @@ class Healing:
             UnavailableError: the stage could not be checked, so nothing was decided.
             FencedError: a newer driver claimed the job.
         """
-        state = read_state(stage)
+        state = read_state(stage, ahead=SEALED)
         if not state.suspect or state.over is not None or not self._settings.heal:
             return state
         with self._lock:  # of two threads, the second finds nothing left to do

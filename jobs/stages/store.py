@@ -46,6 +46,7 @@ from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, stage_fo
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
 from durable_shuffle.shuffle.log.records import Describe, Lasts, Seal, StageUse
 from durable_shuffle.shuffle.log.stage import (
+    SEALED,
     StageHandle,
     StageState,
     describe_stage,
@@ -124,7 +125,7 @@ class StageStore:
 
     def state(self, stage: StageHandle, *, runs: bool) -> StageState:
         """Return the state of a stage; if it `runs`, mend damage that a reader noted first."""
-        return self.healing.state(stage) if runs else read_state(stage)
+        return self.healing.state(stage) if runs else read_state(stage, ahead=SEALED)
 
     def superseded(self, stage: StageHandle) -> str:
         """Return which stage below was computed again since; "" if none was."""
@@ -176,7 +177,7 @@ class StageStore:
             self._use(stage, lasts)
             _, state, listed = side_by_side(
                 self._log.confirm,
-                lambda: read_state(stored),
+                lambda: read_state(stored, ahead=SEALED),
                 lambda: list_written(stored) if whole else None,
             )
         seal, why = state.seal, decision.why

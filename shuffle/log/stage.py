@@ -342,15 +342,16 @@ def open_stage(storage: Storage, path: StagePath) -> StageHandle:
     return StageHandle(storage, path, record)
 
 
-_SEALED = 2
+SEALED = 2
 """SEAL, and the empty slot behind it: as a rule all that stands behind DESCRIBE."""
 
 
-def read_state(stage: StageHandle, *, through: int | None = None) -> StageState:
+def read_state(stage: StageHandle, *, through: int | None = None, ahead: int = 0) -> StageState:
     """Read the stage log.
 
     Args:
         through: last slot that is read; default the last there is.
+        ahead: so many slots are asked for at once.
 
     Raises:
         CorruptDataError: a record does not fit those before it.
@@ -361,7 +362,6 @@ def read_state(stage: StageHandle, *, through: int | None = None) -> StageState:
         if begin.next_slot > _SHORT:
             begin = _newest_release(log, begin)
     end = math.inf if through is None else through + 1
-    ahead = _SEALED if through is None and begin == StageState() else 0
     return log.read(begin, until=lambda state: state.next_slot >= end, ahead=ahead)
 
 

@@ -34,6 +34,7 @@ from durable_shuffle.jobs.options import PREFIX, configured, retention_from, set
 from durable_shuffle.jobs.outcome import tell_end, tell_job
 from durable_shuffle.jobs.query.at_risk import NOTHING, Risk, risk_from
 from durable_shuffle.jobs.query.runner import QueryRunner
+from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
@@ -169,6 +170,7 @@ class DurableShuffle(Calls, StoredStages):
         self._stages_of_frames: WeakKeyDictionary[DataFrame, StagePath] = WeakKeyDictionary()
         """Which stage a DataFrame reads, whole and unchanged."""
         self._results = WeakKeyDictionary()
+        self._stored_again = WeakKeyDictionary()
         self._native: list[str] = []
         self._adapted: list[str] = []
         connect = is_connect(spark)
@@ -303,9 +305,16 @@ class DurableShuffle(Calls, StoredStages):
             check_columns(df_or_stage.schema)
         if self._path(df_or_stage) is None:
             df_or_stage = self.checkpoint(cast("DataFrame", df_or_stage), name=name)
-        path = self._path(df_or_stage)
-        assert path is not None
-        frame, report = self._consumers.run(path, request)
+
+        def run() -> tuple[DataFrame | None, ConsumerReport]:
+            path = self._path(df_or_stage)  # another one if the stage had to start afresh
+            assert path is not None
+            return self._consumers.run(path, request)
+
+        def mend() -> bool:
+            return not isinstance(df_or_stage, StageInfo) and self._mend_frame(df_or_stage)
+
+        frame, report = healing(run, mend)
         self._consumer_reports.append(report)
         return frame
 

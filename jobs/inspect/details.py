@@ -18,7 +18,7 @@ from durable_shuffle.shuffle.log.layout import (
     parse_segment_key,
 )
 from durable_shuffle.shuffle.log.producer_log import read_producer
-from durable_shuffle.shuffle.log.records import Abort, Seal
+from durable_shuffle.shuffle.log.records import Abort, Replace, Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, numbers, read_state
 from durable_shuffle.shuffle.seal.seal import count_reruns
 
@@ -70,6 +70,12 @@ def _batch_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
         "seal": sealed,
         "producers": producers,
         "damaged_producers": sorted(state.damaged),
+        "suspect": state.suspect,
+        "repairs": [
+            {"producers": numbers(record.producers), "cause": record.cause}
+            for record in state.counted.values()
+            if isinstance(record, Replace)
+        ],
         "partitions": _spread(rows),
         "reruns": reruns.attempts if reruns else None,
         **_stored(segments, [length for p, a, _, length in segments if (p, a) not in counted]),
@@ -215,6 +221,12 @@ def _batch_text(details: dict[str, Any]) -> str:
         (
             "damaged producers",
             f"{', '.join(map(str, damaged[:10]))}: must run again" if damaged else None,
+        ),
+        ("a reader met", details["suspect"] or None),
+        (
+            "repaired",
+            "; ".join(f"{len(r['producers'])} producers: {r['cause']}" for r in details["repairs"])
+            or None,
         ),
         ("rows", seal["rows"] if seal else sum(p["rows"] for p in producers)),
         ("encoded", size(seal["data_bytes"]) if seal else None),

@@ -1,6 +1,7 @@
 """The methods of `DurableShuffle` for stages whose functions are Python."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,7 @@ from durable_shuffle.jobs.engine.engine import rows_of_tasks
 from durable_shuffle.jobs.python_stage.objects import ObjectWork
 from durable_shuffle.jobs.python_stage.tasks import BatchFunction, KeyFunction, ReduceSide
 from durable_shuffle.jobs.python_stage.work import PythonWork
+from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.shuffle.log.job_log import JobLog
@@ -24,6 +26,17 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@dataclass(frozen=True, slots=True)
+class PythonResult:
+    """What a `stage` has stored."""
+
+    side: ReduceSide
+    """Its reduce side; a stage over the unchanged result runs it."""
+    schema: StructType
+    again: "Callable[[], PythonResult]"
+    """Stores what is missing of it."""
+
+
 class PythonStages:
     """A part of `DurableShuffle`, which sets the attributes."""
 
@@ -31,8 +44,8 @@ class PythonStages:
     _runner: StageRunner
     _reports: list[StageReport]
     _log: JobLog
-    _results: WeakKeyDictionary[DataFrame, ReduceSide]
-    """Result of `stage` -> its reduce side, so that a stage over the result can run it."""
+    _results: WeakKeyDictionary[DataFrame, PythonResult]
+    """Result of `stage` -> what a stage over the result needs."""
 
     def stage(
         self,
@@ -90,24 +103,44 @@ class PythonStages:
             FencedError: a newer driver claimed the job.
         """
         check_version(version)
-        work = self._stage_work(
-            df,
-            name=name,
-            map=map,
-            keys=keys,
-            num_partitions=num_partitions,
-            reduce=reduce,
-            combine=combine,
-            sort_by=sort_by,
-            schema=schema,
-            map_schema=map_schema,
-            version=version,
-        )
-        side, report = self._runner.run(work, version, progress=progress)
-        self._reports.append(report)
-        frame = rows_of_tasks(self._spark, side, len(side.tasks), work.schema)
-        self._results[frame] = side
+
+        def store() -> PythonResult:
+            work = self._stage_work(
+                df,
+                name=name,
+                map=map,
+                keys=keys,
+                num_partitions=num_partitions,
+                reduce=reduce,
+                combine=combine,
+                sort_by=sort_by,
+                schema=schema,
+                map_schema=map_schema,
+                version=version,
+            )
+            side, report = self._runner.run(work, version, progress=progress)
+            self._reports.append(report)
+            return PythonResult(side, work.schema, stored)
+
+        def stored() -> PythonResult:
+            return healing(store, lambda: self._mend_result(df))
+
+        result = stored()
+        side = result.side
+        frame = rows_of_tasks(self._spark, side, len(side.tasks), result.schema)
+        self._results[frame] = result
         return frame
+
+    def _mend_result(self, df: DataFrame) -> bool:
+        """Mend the stage whose unchanged result `df` is; return False if nothing is damaged.
+
+        Stages above read what is stored now. The frame itself goes on to name the lost data.
+        """
+        below = self._results.get(df)
+        if below is None or not self._runner.store.healing.mend([below.side.stage]):
+            return False
+        self._results[df] = below.again()
+        return True
 
     def _stage_work(
         self,
@@ -127,7 +160,7 @@ class PythonStages:
             name=name or "stage",
             keys=keys,
             partitions=num_partitions,
-            below=self._results.get(df),
+            below=None if (below := self._results.get(df)) is None else below.side,
             version=self._runner.version_or_default(version),
             generation=self._log.generation,
             ids=self._runner.ids,

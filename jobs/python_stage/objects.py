@@ -29,12 +29,14 @@ from durable_shuffle.jobs.identity.plan.mixing import why_rdd_not_mixed
 from durable_shuffle.jobs.stages.work import Shape, StageWork
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC, Pair
+from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.sealed_reader import read_pairs
 from durable_shuffle.shuffle.rows.partitioner import check_partition_count, narrow_ids
+from durable_shuffle.shuffle.seal.suspect import noting
 from durable_shuffle.shuffle.write.producer import ProducerResult, run_pair_producer
 
 _HASHED_IN_C = {int, str, bytes, float, bool}
@@ -149,7 +151,8 @@ class ObjectWork(StageWork[RDD[Pair]]):
         def read(numbers: Iterable[int]) -> Iterator[Pair]:
             check_code(code)
             for number in numbers:
-                yield from read_pairs(stage, seal, number, settings)
+                pairs = read_pairs(stage, seal, number, settings)
+                yield from noting(stage, pairs, RandomIds(), seal)
 
         # a list, because for a range Spark makes an RDD that does not keep the partitioning
         numbered = context.parallelize(list(range(self._partitions)), self._partitions)

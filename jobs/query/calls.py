@@ -11,13 +11,14 @@ from durable_shuffle.jobs.stages.explanation import Explanation
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.log.layout import check_name
+from durable_shuffle.shuffle.log.layout import StagePath, check_name
 
 
 class QueryCalls:
     """A part of `DurableShuffle`, which sets the attributes."""
 
     _spark: SparkSession
+    _job: str
     _queries: QueryRunner | None
     """None on Spark Connect, which shows no plans, so they cannot be cut."""
     _reports: list[StageReport]
@@ -114,7 +115,8 @@ class QueryCalls:
         Raises:
             InvalidInputError: a bad argument, a Spark Connect session, or a block is open already.
         """
-        if self._queries is None:
+        queries = self._queries
+        if queries is None:
             raise InvalidInputError(
                 "transparent() needs a classic Spark session, as query() does; Spark Connect does "
                 "not show its plans: use repartition() or stage() there"
@@ -122,10 +124,20 @@ class QueryCalls:
         self._checked(name, version, at_risk)
         from durable_shuffle.jobs.query.transparent import sent_through
 
-        def query(df: DataFrame) -> DataFrame:
-            return self.query(df, name=name, version=version, at_risk=at_risk)
+        used: list[StageReport] = []
 
-        return sent_through(self._spark, query, self._left_to_spark)
+        def query(df: DataFrame) -> DataFrame:
+            used.clear()
+            before = len(self._reports)
+            frame = self.query(df, name=name, version=version, at_risk=at_risk)
+            used.extend(self._reports[before:])
+            return frame
+
+        def mend() -> bool:
+            paths = [StagePath(self._job, r.name, r.fingerprint, r.incarnation) for r in used]
+            return queries.store.mend(paths)
+
+        return sent_through(self._spark, query, mend, self._left_to_spark)
 
     def _left_to_spark(self, text: str) -> None:
         if text not in self._native:

@@ -17,7 +17,9 @@ from durable_shuffle.jobs.query.skewed_joins import divisible_sides, is_only_map
 from durable_shuffle.recovery.grouping import GroupingRule, group_alike
 from durable_shuffle.recovery.skew import Read, Side, SkewRule, split_skewed
 from durable_shuffle.serialization.errors import CorruptDataError
+from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.read.sealed_reader import ordered_extents
+from durable_shuffle.shuffle.seal.suspect import noted
 
 _PREFIX = "spark.durableShuffle.group."
 """Of the settings of grouping; a stage records them beside the settings that split files."""
@@ -148,7 +150,8 @@ def _side(source: Source, sizes: Sequence[int], *, may: bool) -> Side:
     assert not isinstance(source, NativeStage)
 
     def extents(partition: int) -> list[int]:
-        found = ordered_extents(source.handle, source.seal, partition, partition + 1)
+        with noted(source.handle, RandomIds(), source.seal):
+            found = ordered_extents(source.handle, source.seal, partition, partition + 1)
         return [extent.length for extent in found]
 
     return Side(sizes, may, extents)

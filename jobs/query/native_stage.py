@@ -11,9 +11,10 @@ from typing import Any
 from durable_shuffle.jobs.identity.plan.jvm import Jvm
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.recovery.skew import Read
-from durable_shuffle.shuffle.base.clock import Clock
+from durable_shuffle.shuffle.base.clock import Clock, RandomIds
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.read.sealed_reader import subpartition_bytes
+from durable_shuffle.shuffle.seal.suspect import noted
 
 _EXECUTION = "org.apache.spark.sql.execution."
 
@@ -57,7 +58,8 @@ def partition_bytes(source: Source) -> list[int]:
     """Return the bytes of each partition of a source."""
     if isinstance(source, NativeStage):
         return list(source.partition_bytes)
-    return [int(size) for size in subpartition_bytes(source.handle, source.seal)]
+    with noted(source.handle, RandomIds(), source.seal):
+        return [int(size) for size in subpartition_bytes(source.handle, source.seal)]
 
 
 def run_natively(jvm: Jvm, exchange: Any, clock: Clock) -> NativeStage:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -19,6 +19,7 @@ from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.query.run import QueryRun, SealedCuts, whole_seal
 from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation, State
+from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
@@ -62,16 +63,52 @@ class QueryRunner:
 
     def __init__(self, spark: SparkSession, engine: ClassicEngine, stages: StageRunner) -> None:
         self._spark, self._engine, self._stages = spark, engine, stages
-        self._store = stages.store
+        self.store = stages.store
         self._checked = False
 
     def run(self, df: DataFrame, call: QueryCall, progress: ProgressView) -> QueryResult:
-        """Store the query's exchanges that are missing and worth it."""
+        """Store the query's exchanges that are missing and worth it.
+
+        What reads a damaged stage is tried again, after the stage has been mended.
+        """
+        planned: list[PlannedQuery] = []
+        earlier: list[StageReport] = []
+
+        def mend() -> bool:
+            query = planned[-1]
+            stored = (self.store.stored(query.name, query.identity(cut)) for cut in query.cuts)
+            return self.store.healing.mend(stage for stage in stored if stage is not None)
+
+        result = healing(lambda: self._run(df, call, progress, planned, earlier), mend)
+        ran = {report.incarnation for report in earlier if report.producers_run}
+        reports = [report for report in earlier if report.producers_run]
+        reports += [r for r in result.reports if r.incarnation not in ran or r.producers_run]
+        return replace(result, reports=reports)
+
+    def _run(
+        self,
+        df: DataFrame,
+        call: QueryCall,
+        progress: ProgressView,
+        planned: list[PlannedQuery],
+        earlier: list[StageReport],
+    ) -> QueryResult:
+        """Do what `run` does, once.
+
+        Args:
+            planned: the plan is added to it.
+            earlier: if this fails, the reports of stages that it has stored are added to it.
+        """
         query = self._planned(df, call, remember=True)
+        planned.append(query)
         check = partial(self._check_inputs, query, remember=True)
         at_risk = self._at_risk(query, call)
         run = QueryRun(self._spark, self._engine, self._stages, query, progress, at_risk, check)
-        stored = run.ensure()
+        try:
+            stored = run.ensure()
+        except Exception:
+            earlier += [s.report for s in run.stored.values() if isinstance(s, StoredStage)]
+            raise
         # a query that is planned again may have several cuts that are one stage
         every = [
             stage.report for _, stage in sorted(stored.items()) if isinstance(stage, StoredStage)
@@ -146,13 +183,13 @@ class QueryRunner:
         if needed[cut.number]:
             return "committed", "same fingerprint and sealed"
         identity = query.identity(cut)
-        stage = None if self._store.policy == "never" else self._store.stored(query.name, identity)
+        stage = None if self.store.policy == "never" else self.store.stored(query.name, identity)
         if stage is None:
-            return "missing", self._store.misses.why(query.name, identity)
+            return "missing", self.store.misses.why(query.name, identity)
         reasons = read_state(stage).unrecognised
         if reasons:
             return "missing", unrecognised(reasons)
-        done, total = self._store.progress(query.name, identity)
+        done, total = self.store.progress(query.name, identity)
         return "partly committed", f"{done} of {total} producers committed"
 
     def _planned(self, df: DataFrame, call: QueryCall, *, remember: bool) -> PlannedQuery:
@@ -189,8 +226,8 @@ class QueryRunner:
     def _recorded(self, query: PlannedQuery, *, runs: bool) -> dict[str, str] | None:
         """Return the split settings of the first stage that an earlier run left incomplete."""
         for cut in query.cuts:
-            stage = self._store.stored(query.name, query.identity(cut))
-            if stage is not None and whole_seal(self._store.state(stage, runs=runs)) is None:
+            stage = self.store.stored(query.name, query.identity(cut))
+            if stage is not None and whole_seal(self.store.state(stage, runs=runs)) is None:
                 planning = recorded_settings(stage)
                 return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
         return None

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs.identity.plan.jvm import every
+from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.serialization.errors import InvalidInputError
 
 ACTIONS = ("collect", "toPandas", "toArrow")
@@ -28,6 +29,11 @@ _WRITES = frozenset(
     }
 )
 """Methods of Spark's writers, of both kinds, that write."""
+
+_OVERWRITES = frozenset(
+    {"save", "saveAsTable", "parquet", "json", "csv", "text", "orc", "xml", "jdbc"}
+)
+"""Those of which a second call, in mode overwrite, leaves what one call would have left."""
 
 _EAGER = frozenset(
     {
@@ -46,12 +52,15 @@ _installed = threading.Lock()
 
 
 @contextmanager
-def sent_through(spark: SparkSession, query: Query, left: Callable[[str], None]) -> Iterator[None]:
+def sent_through(
+    spark: SparkSession, query: Query, mend: Callable[[], bool], left: Callable[[str], None]
+) -> Iterator[None]:
     """Replace the actions of this application's DataFrames.
 
     Args:
         query: returns a DataFrame with the same rows, read from storage; raises InvalidInputError
             for a DataFrame that cannot be stored.
+        mend: mends what the last query reads; returns whether readers noted damage in it.
         left: is told what Spark runs as usual, and why.
 
     Raises:
@@ -60,7 +69,7 @@ def sent_through(spark: SparkSession, query: Query, left: Callable[[str], None])
     if not _installed.acquire(blocking=False):
         raise InvalidInputError("transparent() is open already: close that block first")
     try:
-        patches = _patches(spark, query, left)
+        patches = _patches(spark, query, mend, left)
         before = {key: key[0].__dict__[key[1]] for key in patches}
         try:
             for (owner, name), value in patches.items():
@@ -74,7 +83,7 @@ def sent_through(spark: SparkSession, query: Query, left: Callable[[str], None])
 
 
 def _patches(
-    spark: SparkSession, query: Query, left: Callable[[str], None]
+    spark: SparkSession, query: Query, mend: Callable[[], bool], left: Callable[[str], None]
 ) -> dict[tuple[type, str], Any]:
     inside = threading.local()
 
@@ -83,20 +92,27 @@ def _patches(
         mine = df.sparkSession.sparkContext is spark.sparkContext
         return mine and not df.isStreaming and not getattr(inside, "busy", False)
 
-    def through(name: str, df: DataFrame, act: Act) -> Any:
-        """Run the action on the durable frame; actions that it calls itself run as usual."""
+    def through(name: str, df: DataFrame, act: Act, *, again: bool = True) -> Any:
+        """Run the action on the durable frame; actions that it calls itself run as usual.
+
+        Args:
+            again: whether a second call does no harm, if the first one met damage.
+        """
         if not covered(df):
             return act(df)
         inside.busy = True
         try:
-            try:
-                stored = query(df)
-            except InvalidInputError as error:  # nothing of the action itself has run
-                left(f"{name}(): {error}")
-                stored = df
-            return act(stored)
+            return healing(lambda: act(durable(name, df)), lambda: mend() and again)
         finally:
             inside.busy = False
+
+    def durable(name: str, df: DataFrame) -> DataFrame:
+        """Return the durable frame, or the given one if it cannot be stored."""
+        try:
+            return query(df)
+        except InvalidInputError as error:  # nothing of the action itself has run
+            left(f"{name}(): {error}")
+            return df
 
     def action(name: str) -> Any:
         original = ClassicFrame.__dict__[name]
@@ -156,9 +172,7 @@ class _JavaWriter:
         make: returns the JVM's writer of a DataFrame.
     """
 
-    def __init__(
-        self, df: DataFrame, through: Callable[[str, DataFrame, Act], Any], make: Act
-    ) -> None:
+    def __init__(self, df: DataFrame, through: Callable[..., Any], make: Act) -> None:
         self._df, self._through, self._make = df, through, make
         self._java = make(df)
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -168,7 +182,10 @@ class _JavaWriter:
             raise AttributeError(name)
 
         def write(*args: Any) -> Any:
-            return self._through(name, self._df, lambda df: self._write(df, name, args))
+            again = name in _OVERWRITES and self._mode() == "overwrite"
+            return self._through(
+                name, self._df, lambda df: self._write(df, name, args), again=again
+            )
 
         def configure(*args: Any) -> Any:
             if getattr(self._java, name)(*args) is None:
@@ -177,6 +194,11 @@ class _JavaWriter:
             return self
 
         return write if name in _WRITES else configure
+
+    def _mode(self) -> str:
+        """Return the mode that was set last; "" if none was."""
+        modes = (str(args[0]) for name, args in reversed(self._calls) if name == "mode")
+        return next(modes, "").lower()
 
     def _write(self, df: DataFrame, name: str, args: tuple[Any, ...]) -> Any:
         writer = self._make(df)

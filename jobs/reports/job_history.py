@@ -126,8 +126,8 @@ class StageHistory:
     """Attempts of log producers."""
     left_bytes: int = 0
     """Stored by attempts that do not count."""
-    changes: list[tuple[float, StageChange]] = field(default_factory=list)
-    """COMPACTs and REPLACEs that count."""
+    changes: list[tuple[float, StageChange, int]] = field(default_factory=list)
+    """COMPACTs and REPLACEs that count, with the number of producers that were replaced."""
     error: str | None = None
 
     @property
@@ -269,14 +269,18 @@ def _fill_log(
 
 def _changes(
     stage: StageHandle, counted: set[str], times: Mapping[str, float]
-) -> list[tuple[float, StageChange]]:
-    log, changes = stage_log(stage), list[tuple[float, StageChange]]()
+) -> list[tuple[float, StageChange, int]]:
+    log, changes = stage_log(stage), list[tuple[float, StageChange, int]]()
     for slot, record in log.records():
         wall = times.get(log.key(slot))
         if wall is None or not isinstance(record, Compact | Replace):
             continue
-        if record.record_id in counted:
-            changes.append((wall, "compact" if isinstance(record, Compact) else "replace"))
+        if record.record_id not in counted:
+            continue
+        if isinstance(record, Compact):
+            changes.append((wall, "compact", 0))
+        else:
+            changes.append((wall, "replace", len(numbers(record.producers))))
     return changes
 
 

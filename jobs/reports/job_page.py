@@ -11,6 +11,7 @@ from durable_shuffle.jobs.reports.job_history import (
     AppendingAttempt,
     ConsumerView,
     JobHistory,
+    StageChange,
     StageHistory,
     StoredAttempt,
 )
@@ -52,7 +53,10 @@ def job_timeline(history: JobHistory) -> Timeline:
         lanes.append(lane)
         bars += [_bar(lane, a, time, *_attempt(stage, a)) for a in stage.attempts]
         bars += [_bar(lane, a, time, *_appending(a)) for a in stage.appending]
-        marks += [Mark(time.at(wall), _CHANGES[what], lane, what) for wall, what in stage.changes]
+        marks += [
+            Mark(time.at(wall), _change(what, producers), lane, what)
+            for wall, what, producers in stage.changes
+        ]
     seen: set[tuple[str, str]] = set()
     for view in history.views:
         again = (view.consumer, view.task) in seen
@@ -170,9 +174,13 @@ def _moments(history: JobHistory) -> list[float]:
     for stage in history.stages:
         moments += [t for a in stage.attempts for t in (a.first, a.last)]
         moments += [t for a in stage.appending for t in a.times]
-        moments += [t for t, _ in stage.changes]
+        moments += [t for t, _, _ in stage.changes]
         moments += [t for t in (stage.created, stage.sealed) if t is not None]
     return moments + [t for view in history.views for t in view.times]
+
+
+def _change(what: StageChange, producers: int) -> str:
+    return _CHANGES[what] + (f": {producers} producers" if producers else "")
 
 
 def _counted(stages: Sequence[StageHistory]) -> str:

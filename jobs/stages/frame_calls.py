@@ -1,5 +1,7 @@
 """The calls of `DurableShuffle` that store a DataFrame as it is, or repartitioned."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -21,6 +23,8 @@ class FrameCalls:
     _reports: list[StageReport]
     _stages_of_frames: WeakKeyDictionary[DataFrame, StagePath]
     """Which stage a DataFrame reads, whole and unchanged."""
+    _stored_again: WeakKeyDictionary[DataFrame, Callable[[], DataFrame]]
+    """Result of a call -> the call."""
 
     def checkpoint(
         self,
@@ -92,7 +96,19 @@ class FrameCalls:
         self._reports.append(report)
         path = StagePath(self._job, report.name, report.fingerprint, report.incarnation)
         self._stages_of_frames[frame] = path
+        self._stored_again[frame] = partial(self._run, work, version, progress=progress)
         return frame
+
+    def _mend_frame(self, df: DataFrame) -> bool:
+        """Mend the stage that `df` reads, whole and unchanged; return False if it is not damaged.
+
+        Calls that take `df` then use what is stored now. The frame itself names the lost data.
+        """
+        path, again = self._stages_of_frames.get(df), self._stored_again.get(df)
+        if path is None or again is None or not self._runner.store.mend([path]):
+            return False
+        self._stages_of_frames[df] = self._stages_of_frames[again()]
+        return True
 
     def _checkpoint_work(self, df: DataFrame, name: str | None) -> FrameWork:
         return FrameWork(df, self._runner.engine, name=_label(name, "checkpoint"))

@@ -3,12 +3,19 @@
 `StageStore` asks for the state of a stage here. If a reader has noted damage, the stage is checked
 and mended first (`shuffle/repair/heal.py`). Then `recovery/resume.py` decides as after `verify
 --repair`: producers that are lost run again, or the stage starts afresh.
+
+An action that goes through this library and meets damage is tried again with `healing`. It must ask
+for its stages anew, because the stage that it had names the lost data.
 """
 
 import logging
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
+from durable_shuffle.jobs.stages.report import MET_DAMAGE
+from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
@@ -25,6 +32,32 @@ from durable_shuffle.shuffle.repair.stage import StageRepair
 from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
 
 _LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROUNDS = 3
+"""How often an action that meets damage is tried again in one run."""
+_DAMAGE = (CorruptDataError, NotFoundError)
+_IN_TEXT = re.compile("|".join(f"{kind.__module__}.{kind.__name__}" for kind in _DAMAGE))
+"""Finds our error in what Spark makes of the error of a task."""
+
+
+def healing(act: Callable[[], T], mend: Callable[[], bool]) -> T:
+    """Return `act()`; if that meets damage which `mend` mends, call it again, up to 3 times.
+
+    Args:
+        act: has no effect that a second call would double.
+        mend: returns whether anything was noted and mended. Its stages may have to run again.
+    """
+    for rounds_left in reversed(range(ROUNDS + 1)):
+        try:
+            return act()
+        except Exception as error:
+            is_damage = isinstance(error, _DAMAGE) or _IN_TEXT.search(str(error))
+            if not rounds_left or not is_damage or not mend():
+                raise
+            _LOG.warning("damage was met and looked after; trying again")
+    raise AssertionError  # the last round returns or raises
 
 
 class Healing:
@@ -52,6 +85,15 @@ class Healing:
                 self._heal(stage, state.suspect)
                 state = read_state(stage)
         return state
+
+    def mend(self, stages: Iterable[StageHandle]) -> bool:
+        """Check and mend the stages in which readers noted damage; return whether there is one."""
+        if not self._settings.heal:
+            return False
+        noted = [stage for stage in stages if (state := read_state(stage)).suspect or state.damaged]
+        for stage in noted:
+            self.state(stage)
+        return bool(noted)
 
     def _heal(self, stage: StageHandle, suspect: str) -> None:
         self._log.check_owner()
@@ -106,9 +148,9 @@ class Healing:
 def healed_text(done: StageRepair) -> str:
     """Say what a check of a stage, which a reader had asked for, came to."""
     if done.outcome == "intact":
-        return "a reader met damage, and a check of all data found none"
+        return f"{MET_DAMAGE}, and a check of all data found none"
     parts = [f"data of {len(done.rebuilt)} producers was restored from copies"] * bool(done.rebuilt)
     parts += ["the index was written again"] * (done.index and not done.rebuilt)
     parts += [f"data of {len(done.run_again)} producers is lost"] * bool(done.run_again)
     parts += [f"it cannot be mended: {done.why}"] * (done.outcome == "not repaired")
-    return "a reader met damage: " + ", ".join(parts or [done.outcome])
+    return f"{MET_DAMAGE}: " + ", ".join(parts or [done.outcome])

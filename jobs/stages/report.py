@@ -14,6 +14,8 @@ _SUMMED = (
     "retries", "seconds",
 )  # fmt: skip
 _DECISIONS = ("reuse", "resume", "fresh", "repair")
+MET_DAMAGE = "a reader met damage"
+"""Begins what is said of a stage that was checked because of it."""
 _COLUMNS = 100
 _LEAST_NAME = 12
 _KEPT = 7
@@ -153,7 +155,11 @@ class Report:
     def _of_stages(self) -> list[str]:
         """Return what is said only of some stages."""
         lines = [f"{_title(s)}: {more}" for s in self.stages if (more := _more(s))]
-        lines += [f"{_title(s)}: {s.why}" for s in self.stages if _matters_later(s)]
+        lines += [
+            f"{_title(s)}: {s.why}"
+            for s in self.stages
+            if _matters_later(s) or MET_DAMAGE in s.why or s.decision == "repair"
+        ]
         return [_wrapped(line) for line in lines]
 
     def _of_queries(self) -> list[str]:

@@ -6,8 +6,9 @@ state first wins a slot in a log. Several threads may ensure stages of one job a
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -36,7 +37,11 @@ from durable_shuffle.recovery.resume import (
     unrecognised,
 )
 from durable_shuffle.serialization.arrow_schemas import schema_to_bytes, storable_schema
-from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    DurableShuffleError,
+    InvalidInputError,
+    NotFoundError,
+)
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.side_by_side import side_by_side
@@ -122,6 +127,12 @@ class StageStore:
         """Return the newest incarnation with this name and fingerprint, sealed or not."""
         path = self._log.state.stages.get((name, identity.fingerprint))
         return open_stage(storage or self._storage, path) if path else None
+
+    def mend(self, paths: Iterable[StagePath]) -> bool:
+        """Mend those of these stages in which readers noted damage; return whether there is one."""
+        with suppress(NotFoundError):  # it was released
+            return self.healing.mend([open_stage(self._storage, path) for path in paths])
+        return False
 
     def state(self, stage: StageHandle, *, runs: bool) -> StageState:
         """Return the state of a stage; if it `runs`, mend damage that a reader noted first."""

@@ -26,12 +26,14 @@ from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.streaming.options import ReadOptions
 from durable_shuffle.jobs.streaming.schemas import as_spark, check_readable, stored_schema
 from durable_shuffle.recovery.grouping import GroupingRule, group_alike
+from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import stage_named
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.read.sealed_reader import join_small
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
+from durable_shuffle.shuffle.seal.suspect import noting
 from durable_shuffle.shuffle.stream.scan import (
     RowRange,
     newest_message,
@@ -83,7 +85,8 @@ def read_task(
     quicken_worker()
     stage = open_stage(options.place.storage(), task.path)
     settings = Settings()
-    rows = as_spark(stage, read_row_ranges(stage, task.pieces, settings), schema)
+    stored = noting(stage, read_row_ranges(stage, task.pieces, settings), RandomIds())
+    rows = as_spark(stage, stored, schema)
     yield from join_small(rows, settings.read_batch_rows)
 
 

@@ -6,6 +6,7 @@ be written (a reader may have no right to write), nothing is said about it.
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from durable_shuffle.serialization.errors import (
@@ -33,8 +34,15 @@ def noting(
         items: what is read of the stage.
         seal: as for `note_suspect`.
     """
-    try:
+    with noted(stage, ids, seal):
         yield from items
+
+
+@contextmanager
+def noted(stage: StageHandle, ids: IdSource, seal: Seal | None = None) -> Iterator[None]:
+    """Note damage that is met in the block, which reads the stage, and raise."""
+    try:
+        yield
     except (CorruptDataError, NotFoundError) as error:
         note_suspect(stage, error, ids, seal)
         raise

@@ -283,7 +283,7 @@ def test_an_error_of_the_user_comes_out_as_it_is(session: SparkSession, root: st
 
 def test_what_cannot_be_mended_comes_back_typed(session: SparkSession, root: str) -> None:
     """Wrong columns, a changed schema, a damaged segment, a released stage: each has its error."""
-    shuffle = DurableShuffle(session, root, job="tests")
+    shuffle = DurableShuffle(session, root, job="tests", settings=Settings(heal=False))
     stored = shuffle.repartition(numbers(session), 2, "odd key")
     arguments: dict[str, Any] = {"consumer": "c", "process": lambda batch: batch.select(["v"])}
     with pytest.raises(InvalidInputError, match="must yield column 'w'"):

@@ -13,6 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, Settings
+from durable_shuffle.jobs.inspect.details import details_text, stage_details
+from durable_shuffle.jobs.stages.report import StageReport
+from durable_shuffle.serialization.errors import NotFoundError
+from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.repair import heal
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.verify.job import verify_job
@@ -64,6 +69,11 @@ def flip(path: Path, _other: Path) -> None:
 
 Hurt = Callable[[Path, Path], None]
 Run = Callable[[DurableShuffle], DataFrame]
+
+
+def stored_stage_of(root: str, report: StageReport) -> StageHandle:
+    path = StagePath("tests", report.name, report.fingerprint, report.incarnation)
+    return open_stage(LocalStorage(root), path)
 
 
 def index_of(root: str) -> Path:
@@ -128,6 +138,11 @@ def test_a_damaged_segment_is_stored_again_by_the_next_run(
     (stage,) = shuffle.report().stages
     assert (stage.decision, stage.producers_run) == ("repair", 2)
     assert "a reader met damage: data of 2 producers is lost" in stage.why
+    assert "data of 2 producers is lost" in " ".join(str(shuffle.report()).split())
+    details = stage_details(stored_stage_of(root, stage), released=False)
+    assert (details["suspect"], details["damaged_producers"]) == ("", [])
+    assert details["repairs"] == [{"producers": [0, 2], "cause": "damaged producers ran again"}]
+    assert "2 producers: damaged producers ran again" in details_text(details)
     assert counter.runs() == {0: 2, 1: 1, 2: 2, 3: 1}
     shuffle, back = run()
     assert rows(back) == expected
@@ -217,3 +232,157 @@ def test_rows_that_may_differ_are_stored_afresh(session: SparkSession, root: str
     shuffle, back = run()
     assert back.count() == 300
     assert shuffle.report().stages[0].decision == "fresh"
+
+
+# -- in the same run
+
+
+def test_transparent_heals_in_the_run_that_meets_the_damage(
+    session: SparkSession, root: str, counter: Any, tmp_path: Path
+) -> None:
+    """An action that yields rows, and a write in mode overwrite, are called again. An append might
+    double rows, so its run fails, and the next one is right."""
+    df = session.range(0, 3000, 1, 4).selectExpr("id % 97 AS k", "id AS v")
+    df = df.mapInArrow(counter.function, df.schema)
+    query = df.groupBy("k").agg(F.sum("v").alias("s"))
+    session.conf.set("spark.sql.shuffle.partitions", "3")
+    out = str(tmp_path / "out")
+
+    def run(act: Callable[[], Any]) -> tuple[Any, DurableShuffle]:
+        shuffle = DurableShuffle(session, root, job="tests", version="1")
+        with shuffle.transparent():
+            return act(), shuffle
+
+    expected = Counter(map(tuple, run(lambda: query.collect())[0]))
+    acts: list[tuple[Callable[[], Any], Callable[[Any], bool]]] = [
+        (lambda: query.collect(), lambda found: Counter(map(tuple, found)) == expected),
+        (
+            lambda: query.write.mode("overwrite").parquet(out),
+            lambda _: rows(session.read.parquet(out)) == expected,
+        ),
+    ]
+    for number, (act, is_right) in enumerate(acts):
+        segments_now(root, number)[-1].unlink()
+        found, shuffle = run(act)
+        assert is_right(found)
+        ran = [s.producers_run for s in shuffle.report().stages if s.decision == "repair"]
+        assert ran == [1]
+        assert counter.runs()[number] == 2
+    segments_now(root, 2)[-1].unlink()
+    with pytest.raises(Exception, match="NotFoundError"):
+        run(lambda: query.write.mode("append").parquet(out))
+    run(lambda: query.write.mode("append").parquet(out))
+    assert rows(session.read.parquet(out)) == expected + expected
+    assert counter.runs() == {0: 2, 1: 2, 2: 2, 3: 1}
+
+
+def segments_now(root: str, producer: int) -> list[Path]:
+    """Return the segments of a producer, the newest last."""
+    return sorted(segments(root, producer), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.mark.parametrize("what", ["segment", "index"])
+def test_a_piece_of_a_query_above_a_damaged_cut_runs_again(
+    session: SparkSession, root: str, counter: Any, what: str
+) -> None:
+    """The stage above is not stored yet. What is damaged below is mended, and nothing else that
+    was stored runs again."""
+    df = session.range(0, 2000, 1, 4).selectExpr("id % 97 AS k", "id AS v")
+    df = df.mapInArrow(counter.function, df.schema)
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set("spark.sql.shuffle.partitions", "3")
+    below = df.groupBy("k").agg(F.sum("v").alias("s"))
+    wanted = below.groupBy(F.col("s") % 5).count()
+
+    def run(frame: DataFrame) -> tuple[Counter[tuple[object, ...]], DurableShuffle]:
+        shuffle = DurableShuffle(session, root, job="tests", version="1")
+        return rows(shuffle.query(frame)), shuffle
+
+    run(below)
+    if what == "segment":
+        flip(segments(root, 1)[0], Path())
+    else:
+        index_of(root).unlink()
+    found, shuffle = run(wanted)
+    assert found == rows(wanted)
+    ran = {0: 2, 1: 2 + (what == "segment"), 2: 2, 3: 2}  # one of them by the line above
+    assert counter.runs() == ran
+    low, high = shuffle.report().stages
+    mended = ("repair", 1) if what == "segment" else ("reuse", 0)
+    assert (low.decision, low.producers_run) == mended
+    assert "a reader met damage" in low.why
+    assert high.producers_run == high.producers
+
+
+def test_a_stage_over_a_damaged_result_of_a_stage_heals(
+    session: SparkSession, root: str, counter: Any
+) -> None:
+    """The map tasks of the upper stage run the reducer of the lower one. Three stages: the lowest
+    is the damaged one."""
+    df = session.range(0, 2000, 1, 4).selectExpr("id % 97 AS k", "id AS v")
+
+    def run(*, top: bool) -> tuple[DataFrame, DurableShuffle]:
+        shuffle = DurableShuffle(session, root, job="tests", version="1")
+        low = shuffle.stage(
+            df,
+            map=counter.function,
+            keys="k",
+            num_partitions=3,
+            reduce=sums,
+            schema="k long, s long",
+        )
+        middle = shuffle.stage(low, keys="s", num_partitions=2, name="middle")
+        if top:
+            middle = shuffle.stage(middle, keys="k", num_partitions=2, name="top")
+        return middle, shuffle
+
+    expected = rows(run(top=False)[0])
+    for path in Path(root).glob("tests/stage-*/segments/*/p000002-*"):
+        path.unlink()
+    for path in Path(root).glob("tests/middle-*/segments/*/p000000-*"):
+        path.unlink()
+    back, shuffle = run(top=True)
+    assert rows(back) == expected
+    repaired = {s.name: s.producers_run for s in shuffle.report().stages if s.decision == "repair"}
+    assert repaired == {"stage": 1, "middle": 1}
+    assert counter.runs() == {0: 1, 1: 1, 2: 2, 3: 1}
+
+
+def test_consume_heals_and_gives_each_row_once(
+    session: SparkSession, root: str, counter: Any
+) -> None:
+    """Tasks that have finished do not run again; those that met damage go on where they were."""
+    df = session.range(0, 3000, 1, 4).selectExpr("id % 97 AS k", "id AS v")
+    df = df.mapInArrow(counter.function, df.schema)
+    shuffle = DurableShuffle(session, root, job="tests", version="1")
+    stored = shuffle.repartition(df, 3, "k")
+    for producer in (1, 3):
+        flip(segments(root, producer)[0], Path())
+    back = shuffle.consume(
+        stored, consumer="c", process=lambda batch: batch, schema="k long, v long"
+    )
+    assert back is not None
+    assert rows(back) == rows(session.range(0, 3000, 1, 4).selectExpr("id % 97 AS k", "id AS v"))
+    decisions = [(s.decision, s.producers_run) for s in shuffle.report().stages]
+    assert decisions == [("fresh", 4), ("repair", 2)]
+    assert counter.runs() == {0: 1, 1: 2, 2: 1, 3: 2}
+
+
+def test_damage_that_comes_back_is_an_error_in_the_end(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rounds: a storage that loses what it was given is not asked for ever."""
+    df = session.range(0, 300, 1, 2)
+    shuffle = DurableShuffle(session, root, job="tests")
+    stored = shuffle.checkpoint(df)
+    real, rounds = shuffle._consumers.run, []
+
+    def lose_then_run(*arguments: Any) -> Any:
+        rounds.append(1)
+        segments_now(root, 0)[-1].unlink()
+        return real(*arguments)
+
+    monkeypatch.setattr(shuffle._consumers, "run", lose_then_run)
+    with pytest.raises(NotFoundError):
+        shuffle.consume(stored, consumer="c", process=lambda batch: None)
+    assert len(rounds) == 4

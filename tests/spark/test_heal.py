@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, Settings
-from durable_shuffle.jobs.inspect.details import details_text, stage_details
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -139,6 +138,8 @@ def test_a_damaged_segment_is_stored_again_by_the_next_run(
     assert (stage.decision, stage.producers_run) == ("repair", 2)
     assert "a reader met damage: data of 2 producers is lost" in stage.why
     assert "data of 2 producers is lost" in " ".join(str(shuffle.report()).split())
+    from durable_shuffle.jobs.inspect.details import details_text, stage_details  # not in workers
+
     details = stage_details(stored_stage_of(root, stage), released=False)
     assert (details["suspect"], details["damaged_producers"]) == ("", [])
     assert details["repairs"] == [{"producers": [0, 2], "cause": "damaged producers ran again"}]

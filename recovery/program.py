@@ -68,8 +68,9 @@ class Attempt:
     """Signal that was passed on to the program, 0 if none was."""
     gained: bool | None = None
     """Whether the storage holds more of the job than before; None if that is not known."""
-    superseded: bool = False
-    """Whether a newer driver has claimed the job since, and has not ended: see `superseded`."""
+    superseded: bool | None = None
+    """Whether a newer driver has claimed the job since, and has not ended; None if that is not
+    known: see `superseded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,9 @@ class Stop:
 SUPERSEDED = Stop(FENCED, "a newer driver has the job; starting this one again would fence it")
 
 
-def superseded(mine: str, now: JobLook | None) -> bool:
-    """Return whether another driver than `mine` holds the job; False if that is not known."""
-    return bool(mine) and now is not None and now.owner != mine and not now.ended
+def superseded(mine: str, now: JobLook | None) -> bool | None:
+    """Return whether another driver than `mine` holds the job; None if that is not known."""
+    return None if not mine or now is None else now.owner != mine and not now.ended
 
 
 def gained(before: JobLook | None, after: JobLook | None) -> bool | None:
@@ -121,7 +122,9 @@ def next_step(attempt: Attempt, fruitless: int, backoff: Backoff, jitter: Jitter
     if attempt.passed_on:
         name = signal.Signals(attempt.passed_on).name
         return Stop(_SIGNALLED + attempt.passed_on, f"{name} was passed on to it")
-    if attempt.superseded or attempt.kind == ErrorKind.FENCED or attempt.exit_code == FENCED:
+    unknown = attempt.superseded is None and not attempt.types  # then the code is all there is
+    fenced = attempt.kind == ErrorKind.FENCED or (unknown and attempt.exit_code == FENCED)
+    if attempt.superseded or fenced:
         return SUPERSEDED
     if attempt.kind in _HOPELESS_KINDS:
         return Stop(HOPELESS, f"{attempt.kind}: another attempt would fail in the same way")

@@ -24,6 +24,13 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.user_code import (
+    UserCodeError,
+    closing_all,
+    guarded,
+    user_code,
+    users_close,
+)
 from durable_shuffle.shuffle.consume.loop import await_finished
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.outputs import read_output, write_output
@@ -76,6 +83,8 @@ class ResumableRun:
         for _ in range(_TURNS):
             try:
                 yield from self._attempt()
+            except UserCodeError as error:
+                raise error.error from None
             except FencedError:
                 log = SlotLog(self.stage.storage, self.path.log_prefix)
                 patience = self.settings.winner_wait_seconds
@@ -107,9 +116,10 @@ class ResumableRun:
         def perform(token: str, payload: bytes) -> None:
             del token, payload  # ours is the same for prepare_to_shutdown and shutdown
             if shutdown is not None:
-                shutdown(self.token)
+                with user_code():
+                    shutdown(self.token)
 
-        try:
+        with closing_all(users_close(reducer)):
             view = open_view(
                 self.stage,
                 self.subpartition,
@@ -126,25 +136,29 @@ class ResumableRun:
                     return
                 state = view.state
                 if state is not None:
-                    reducer.restore(state[1:])
+                    with user_code():
+                        reducer.restore(state[1:])
                 said: list[pa.RecordBatch] = []
                 yield from self._reduced(view, reducer, said)
                 if view.finished:
                     return
                 ended = state is not None and state[:1] == _ENDED
                 if not ended:
-                    said += self.check(reducer.finish() or ())
+                    said += self._checked(reducer.finish)
                     prepare = getattr(reducer, "prepare_to_shutdown", None)
                     if prepare is not None:
-                        prepare(self.token)
+                        with user_code():
+                            prepare(self.token)
                     effect = None if shutdown is None else b""
                     self._ack(view, reducer, said, _ENDED, effect)
                 view.finish()
                 yield from said
-        finally:
-            close = getattr(reducer, "close", None)
-            if close is not None:
-                close()
+
+    def _checked(self, call: Callable[..., Any], *arguments: Any) -> list[pa.RecordBatch]:
+        with user_code():
+            made = call(*arguments)
+        batch = isinstance(made, pa.RecordBatch | pa.Table)
+        return list(self.check(made if batch else guarded(made or ())))
 
     def _reduced(
         self, view: View, reducer: ResumableReducer, said: list[pa.RecordBatch]
@@ -153,7 +167,7 @@ class ResumableRun:
         rows = said_bytes = 0
         since = self.clock.monotonic()
         for batch in view:
-            made = list(self.check(reducer.process(self.convert(batch)) or ()))
+            made = self._checked(reducer.process, self.convert(batch))
             said += made
             rows += batch.num_rows
             said_bytes += sum(b.nbytes for b in made)
@@ -175,7 +189,8 @@ class ResumableRun:
         flag: bytes,
         effect: bytes | None,
     ) -> None:
-        state = reducer.snapshot()
+        with user_code():
+            state = reducer.snapshot()
         if not isinstance(state, bytes):
             raise InvalidInputError(
                 f"a reducer's snapshot must be bytes, found {type(state).__name__}"

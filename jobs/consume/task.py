@@ -8,7 +8,6 @@ user's code is a `UserCodeError` until then, never taken for one of this library
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
@@ -34,6 +33,13 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.user_code import (
+    UserCodeError,
+    closing_all,
+    guarded,
+    text_of,
+    user_code,
+)
 from durable_shuffle.shuffle.consume.log import resume_log
 from durable_shuffle.shuffle.consume.loop import Consumed, await_finished, consume_view
 from durable_shuffle.shuffle.consume.open_view import open_view
@@ -168,18 +174,15 @@ def _consume(spec: ConsumeSpec, stage: StageHandle, subpartition: int) -> Consum
         settings=spec.settings,
         code=request.process_code,
     )
-    with view:
-        try:
-            return consume_view(
-                view, step, schema=spec.schema, checkpoint_every=request.checkpoint_every
-            )
-        finally:
-            step.close()
+    with view, closing_all(step.close):
+        return consume_view(
+            view, step, schema=spec.schema, checkpoint_every=request.checkpoint_every
+        )
 
 
 def _row(result: ConsumeResult, error: DurableShuffleError | None) -> pa.RecordBatch:
     numbers = asdict(result)
-    texts = (None, None) if error is None else (type(error).__name__, str(error))
+    texts = (None, None) if error is None else (type(error).__name__, text_of(error))
     columns = [pa.array([number], pa.int64()) for number in numbers.values()]
     columns += [pa.array([text], pa.string()) for text in texts]
     return pa.RecordBatch.from_arrays(columns, names=[*numbers, "error", "message"])
@@ -236,14 +239,6 @@ def _published(
         yield from read_output(storage, output, schema)
 
 
-class UserCodeError(Exception):
-    """Carries what the user's code raised."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 def is_stateful(process: Any) -> bool:
     """Return True for an object with process, snapshot and restore, False for a function.
 
@@ -275,21 +270,21 @@ class UserStep:
         plain = logical_batch(batch, self.stage.schema)
         rows = under_schema(plain, self._input())
         call = self.user.process if is_stateful(self.user) else self.user
-        with _user_code():
+        with user_code():
             produced = call(rows)
         return self._checked(produced)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         if not is_stateful(self.user) or not hasattr(self.user, "finish"):
             return iter(())
-        with _user_code():
+        with user_code():
             produced = self.user.finish()
         return self._checked(produced)
 
     def snapshot(self) -> bytes | None:
         if not is_stateful(self.user):
             return None
-        with _user_code():
+        with user_code():
             state = self.user.snapshot()
         if not isinstance(state, bytes):
             raise InvalidInputError(f"snapshot must return bytes, found {type(state).__name__}")
@@ -303,13 +298,13 @@ class UserStep:
                 "consumer name"
             )
         if state is not None:
-            with _user_code():
+            with user_code():
                 self.user.restore(state)
 
     def close(self) -> None:
         """End this attempt."""
         if is_stateful(self.user) and hasattr(self.user, "close"):
-            with _user_code():
+            with user_code():
                 self.user.close()
 
     def _input(self) -> pa.Schema:
@@ -321,7 +316,7 @@ class UserStep:
         if produced is None:
             return
         if isinstance(produced, Iterable) and not isinstance(produced, (pa.RecordBatch, pa.Table)):
-            produced = _guarded(produced)
+            produced = guarded(produced)
         if self.schema is not None:
             yield from checked_batches(produced, self.schema, "process")
             return
@@ -330,16 +325,3 @@ class UserStep:
                 f"process returned {type(item).__name__}, and consume() was given no schema for "
                 "what it returns"
             )
-
-
-def _guarded(produced: Iterable[Any]) -> Iterator[Any]:
-    with _user_code():
-        yield from produced
-
-
-@contextmanager
-def _user_code() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise UserCodeError(error) from error

@@ -30,7 +30,7 @@ from durable_shuffle.recovery.calls.settings import (
     OperatorOptions,
     Snapshot,
 )
-from durable_shuffle.serialization.errors import AbortedError, InvalidInputError, UnavailableError
+from durable_shuffle.serialization.errors import AbortedError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock, system_jitter
 from durable_shuffle.shuffle.base.retry import NO_RETRY, Jitter, RetryPolicy
 from durable_shuffle.shuffle.base.settings import check_count
@@ -56,7 +56,7 @@ class AsyncOperator(Generic[T, R]):
             element's last result or exception is its outcome.
         timeout_seconds: from taking an input in to its outcome, over all attempts.
         on_timeout: called with the input at its deadline, on the loop; must not block. It returns
-            the result to use instead, or raises. Default: UnavailableError.
+            the result to use instead, or raises. Default: TimeoutError.
         threads: size of the pool for a plain `fn`.
         snapshot: inputs of an earlier operator, which come before all new inputs.
         keep_retry_state: which attempts and times a snapshot keeps, see `calls/settings.py`.
@@ -303,7 +303,7 @@ class AsyncOperator(Generic[T, R]):
         self._set_timer()
 
     def _time_out(self, value: T) -> R:
-        raise UnavailableError(
+        raise TimeoutError(  # no UnavailableError: that is the storage's
             f"no result within timeout_seconds={self._settings.timeout_seconds}, retries included"
         )
 

@@ -19,11 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from durable_shuffle.serialization.errors import (
+    AbortedError,
     CorruptDataError,
     DurableShuffleError,
     IncompatibleError,
     InvalidInputError,
-    NotFoundError,
+    NotReadyError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
@@ -106,7 +107,9 @@ def open_view(
         A view. If the consumer has finished, the view is at its end.
 
     Raises:
-        NotFoundError: the stage was released, or is not sealed after `wait_seconds`.
+        NotFoundError: the stage was released.
+        NotReadyError: the stage is not sealed after `wait_seconds`.
+        AbortedError: `cancelled` said so.
         FencedError: a launcher of a higher generation opened this consumer.
         IncompatibleError: the consumer task had other inputs, or data that it acknowledged was
             replaced.
@@ -126,7 +129,7 @@ def open_view(
         task = default_task(stage.path.incarnation, subpartition)
     path = ConsumerPath(stage.path.job, consumer, task)
     log = SlotLog(stage.storage, path.log_prefix)
-    state = _wait_ready(stage, subpartition, wait_seconds, clock)
+    state = _wait_ready(stage, subpartition, wait_seconds, cancelled, clock)
     key: InputKey = (stage.path.folder, subpartition)
 
     left: View | None = None
@@ -134,6 +137,7 @@ def open_view(
         with suppress(DurableShuffleError):  # if this fails, OPEN fences it all the same
             other.release()
             left = other
+        other.task.held.fence("a newer view of this process takes over")
     held = hold(
         log,
         record_id=ids.new_id(),
@@ -183,7 +187,11 @@ def _feed(
 
 
 def _wait_ready(
-    stage: StageHandle, subpartition: int, wait_seconds: float, clock: Clock
+    stage: StageHandle,
+    subpartition: int,
+    wait_seconds: float,
+    cancelled: Callable[[], bool],
+    clock: Clock,
 ) -> StageState:
     """Wait until the stage can be read; return its state then."""
     deadline = clock.monotonic() + wait_seconds
@@ -194,9 +202,11 @@ def _wait_ready(
             refuse_holes(stage)
         if state.seal is not None or stage.describe.writing == "log":
             return state
+        if cancelled():
+            raise AbortedError(f"cancelled before the stage was sealed: {stage.path.prefix!r}")
         left = deadline - clock.monotonic()
         if left <= 0:
-            raise NotFoundError(
+            raise NotReadyError(
                 f"the stage is not sealed after {wait_seconds:g} s: {stage.path.prefix!r} "
                 f"subpartition={subpartition}; its producers have not all committed"
             )

@@ -281,7 +281,7 @@ def test_an_error_of_close_is_secondary(one: OneConsumer) -> None:
 
     failure = one.attempt(Twice("head", log, "run head"))[-1].failure
     assert failure is not None
-    assert failure.text.startswith("run head; closing Twice failed, too")
+    assert failure.text.startswith("run head; closing failed, too")
 
 
 async def double(row: dict[str, Any]) -> dict[str, Any]:

@@ -95,3 +95,48 @@ def test_who_cannot_pass_rows_over(one: OneConsumer) -> None:
     refused("another folder", on_error="skip", dead_letters=FileSink(str(one.folder / "out")))
     step = AsyncStep(same, ROWS, capacity=1)
     refused("one row at a time", step, on_error="skip", dead_letters=FileSink("elsewhere"))
+
+
+NUMBERS = pa.schema([("x", pa.float64())])
+
+
+def wordless(batch: pa.RecordBatch) -> Any:
+    """Meet rows whose error cannot be said, whose result JSON cannot hold, or both."""
+    for x in batch.column("x").to_pylist():
+        if x != x:  # NaN, which the dead letters cannot hold either
+            raise Wordless(x)
+        if x == 2.0:
+            raise ValueError("a name of \udcff")
+        yield {"x": float("nan") if x == 4.0 else x}
+
+
+class Wordless(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.requirement("R-ARR-6")
+def test_no_row_is_too_bad_for_the_dead_letters(tmp_path: Path) -> None:
+    """Neither its error, nor what is made of it, nor what is in it ends the pipeline."""
+    rows = [{"x": float("nan") if n == 6 else float(n)} for n in range(8)]
+    pipeline = Pipeline("worst", str(tmp_path / "data"), settings=settings(max_restarts=0))
+    source = pipeline.source("rows", IteratorSource(lambda *_: iter([(rows, 1)])), schema=NUMBERS)
+    source.consume(
+        "pass",
+        wordless,
+        schema=NUMBERS,
+        sink=FileSink(str(tmp_path / "out"), "json"),
+        on_error="skip",
+        dead_letters=FileSink(str(tmp_path / "dead"), "json"),
+    )
+    result = pipeline.run(launcher=threads)
+    assert (result.phase, result.cause) == (JobPhase.FINISHED, None)
+    assert sorted(row["x"] for row in lines(tmp_path / "out")) == [0, 1, 3, 5, 7]
+    dead = {row["x"]: row["_error"] for row in lines(tmp_path / "dead")}
+    assert dead.keys() == {2.0, 4.0, None}
+    assert dead[2.0] == "ValueError: a name of \\udcff"
+    assert "JSON cannot hold nan" in dead[4.0]
+    assert dead[None].startswith("Wordless: (Wordless without a text")
+    assert "left out: column 'x'" in dead[None]

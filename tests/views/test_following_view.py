@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from small_stage import SMALL, ManualClock, SeededIds, new_stage
 
-from durable_shuffle.serialization.errors import AbortedError, NotFoundError, NotReadyError
+from durable_shuffle.serialization.errors import AbortedError, NotReadyError
 from durable_shuffle.serialization.markers import Checkpoint, EndOfData
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.stage import StageHandle
@@ -180,10 +180,16 @@ def test_waiting_can_be_cancelled(stage: StageHandle, ids: SeededIds) -> None:
 
 @pytest.mark.requirement("R-F135-23")
 def test_unsealed_stage_is_waited_for(ids: SeededIds) -> None:
-    """A stage of batch producers that is not sealed in time is not found, and named."""
+    """If a stage of batch producers is not sealed in time, it is named; a wait can be stopped."""
     clock = ManualClock(0.0, [])
     batches = new_stage(MemoryStorage(), ids, SCHEMA, partitions=1)
-    with pytest.raises(NotFoundError, match=batches.path.folder):
+    with pytest.raises(AbortedError, match="before the stage was sealed"):
+        open_view(
+            batches, 0, consumer="c", ids=ids, clock=clock, cancelled=lambda: len(clock.pauses) == 4
+        )
+    assert sum(clock.pauses) < 1
+    clock.pauses.clear()
+    with pytest.raises(NotReadyError, match=batches.path.folder):
         open_view(batches, 0, consumer="c", ids=ids, clock=clock, wait_seconds=3)
     assert sum(clock.pauses) == pytest.approx(3)
     assert max(clock.pauses) <= 1

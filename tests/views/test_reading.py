@@ -21,6 +21,7 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     InvalidInputError,
     NotFoundError,
+    NotReadyError,
 )
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.log import FULL_EVERY
@@ -275,7 +276,7 @@ def test_a_stage_that_is_not_sealed_is_waited_for_and_then_named(
     )
     for stage in (made.stage, unknown):
         clock.pauses.clear()
-        with pytest.raises(NotFoundError, match=stage.path.incarnation):
+        with pytest.raises(NotReadyError, match=stage.path.incarnation):
             open_view(stage, 0, consumer="c", wait_seconds=5.0, ids=ids, clock=clock)
         assert sum(clock.pauses) == pytest.approx(5.0)
         assert len(clock.pauses) < 20

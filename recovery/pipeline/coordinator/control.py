@@ -42,6 +42,7 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     InvalidInputError,
 )
+from durable_shuffle.shuffle.base.user_code import named_text_of
 
 if TYPE_CHECKING:
     from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
@@ -77,6 +78,8 @@ class Control:
         self._asking = False
         self._look_at = self._drop_at = 0.0
         self._release_at = math.inf
+        self._releasing = False
+        """One at a time: a queue of slow ones would hold up all other work on the logs."""
 
     @property
     def target(self) -> PreparedPlan | None:
@@ -299,14 +302,14 @@ class Control:
     def _release_consumed(self, now: float) -> None:
         """Have consumed data deleted, from time to time."""
         seconds, running = self._settings.release_seconds, self._job.running
-        if not seconds or running is None:
+        if not seconds or running is None or self._releasing:
             return
         self._release_at = min(self._release_at, now + seconds)
         if now < self._release_at or not self._job.all_run:
             return
-        self._release_at = now + seconds
+        self._releasing, self._release_at = True, math.inf
         self._companion.submit(
-            lambda: self._logs.release_consumed(running), lambda _: None, self._not_released
+            lambda: self._logs.release_consumed(running), self._released, self._not_released
         )
 
     def leave(self, *, whole: bool) -> None:
@@ -322,7 +325,11 @@ class Control:
             )
         self._companion.submit(self._logs.end, lambda _: None, lambda _: None)
 
+    def _released(self, _: object) -> None:
+        self._releasing = False  # the next turn says when again
+
     def _not_released(self, error: Exception) -> None:
+        self._released(None)
         if isinstance(error, FencedError):
             self._job.lost(error)
         else:  # the next turn tries again
@@ -342,4 +349,4 @@ class Control:
 def _told(error: Exception) -> DurableShuffleError:
     if isinstance(error, DurableShuffleError):
         return error
-    return InvalidInputError(f"{type(error).__name__}: {error}")
+    return InvalidInputError(named_text_of(error))

@@ -18,6 +18,7 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     InvalidInputError,
 )
+from durable_shuffle.shuffle.base.user_code import user_code
 
 Position: TypeAlias = int | str | bytes
 MOST_NAMES = 4096
@@ -138,12 +139,17 @@ class OnePosition:
                 f"a position of source {self._name!r} is a number, text or bytes, found "
                 f"{type(position).__name__}"
             )
-        if self._value is not None and not self._advances(self._value, position):
+        if self._value is not None and not self._rises_to(position):
             raise InvalidInputError(
                 f"the position of source {self._name!r} goes forward only: "
                 f"producer={self._producer} from {self._value!r:.80} to {position!r:.80}"
             )
         self._value = position
+
+    def _rises_to(self, position: Position) -> bool:
+        assert self._value is not None
+        with user_code():
+            return self._advances(self._value, position)
 
     @property
     def begun(self) -> bool:

@@ -14,6 +14,7 @@ from durable_shuffle.serialization.arrow_schemas import (
     under_schema,
 )
 from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.base.user_code import guarded
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids, round_robin_ids
 
@@ -78,7 +79,7 @@ def _items(made: Any) -> Iterable[Any]:
     if isinstance(made, pa.RecordBatch | pa.Table | Mapping):
         return (made,)
     if isinstance(made, Iterable) and not isinstance(made, str | bytes):
-        return made
+        return made if isinstance(made, list | tuple) else guarded(made)
     return (made,)
 
 

@@ -37,6 +37,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.markers import EndMode
 from durable_shuffle.shuffle.base.redact import redact
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.user_code import user_code
 from durable_shuffle.shuffle.consume.outputs import read_output, write_output
 from durable_shuffle.shuffle.consume.task import ConsumerTask
 from durable_shuffle.shuffle.log.appender_log import End, producer_status
@@ -56,14 +57,22 @@ def encode_file(batches: Sequence[pa.RecordBatch], schema: pa.Schema, kind: str)
     In JSON, times are ISO 8601, decimals are strings, and bytes are base64.
 
     Raises:
-        InvalidInputError: JSON cannot hold a value.
+        InvalidInputError: JSON cannot hold a value, or Parquet a type.
     """
     if kind == "parquet":
         sink = io.BytesIO()
-        pq.write_table(pa.Table.from_batches(batches, schema=schema), sink)
+        try:
+            pq.write_table(pa.Table.from_batches(batches, schema=schema), sink)
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidInputError(
+                f"Parquet cannot hold the rows of this sink: {error}"
+            ) from error
         return sink.getvalue()
-    lines = [_line(row) for batch in batches for row in batch.to_pylist()]
-    return "".join(f"{line}\n" for line in lines).encode()
+    return "".join(f"{line}\n" for line in _lines(batches)).encode()
+
+
+def _lines(batches: Sequence[pa.RecordBatch]) -> Iterator[str]:
+    return (_line(row) for batch in batches for row in batch.to_pylist())
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -149,6 +158,9 @@ class Sink(Protocol):
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
         """Get ready. At this point the attempt has opened the consumer's log."""
 
+    def check(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Raise InvalidInputError if the sink cannot hold these rows."""
+
     def park(self, batches: Sequence[pa.RecordBatch], token: str, commit: int) -> Parked:
         """Write rows so that they can be published later; nobody sees them yet."""
 
@@ -207,6 +219,7 @@ class FileSink:
 
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
         check_name("task", place.task)
+        encode_file([], place.schema, self.format)
         storage = self._storage = open_storage(self.url, self.storage_options)
         self._place, self._task = place, task
         self._claim(storage, task)
@@ -232,6 +245,11 @@ class FileSink:
                 "or of an earlier one of this name whose data was deleted: give this consumer a "
                 "folder of its own, or empty that one"
             ) from error
+
+    def check(self, batches: Sequence[pa.RecordBatch]) -> None:
+        if self.format == "json":  # Parquet holds all values of the schema's types
+            for _ in _lines(batches):
+                pass
 
     @property
     def _folder(self) -> str:
@@ -288,6 +306,9 @@ class _OutputSink:
     def open(self, place: SinkPlace, task: ConsumerTask) -> None:
         self._place, self._task = place, task
 
+    def check(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Do nothing: an output holds all rows of its schema."""
+
     def park(self, batches: Sequence[pa.RecordBatch], token: str, commit: int) -> Parked:
         assert self._place is not None
         assert self._task is not None
@@ -327,7 +348,9 @@ class CallbackSink(_OutputSink):
 
     def publish(self, parked: Parked) -> None:
         assert self._place is not None
-        self.call(parked.token, pa.Table.from_batches(self.rows(parked), self._place.schema))
+        table = pa.Table.from_batches(self.rows(parked), self._place.schema)
+        with user_code():
+            self.call(parked.token, table)
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ from durable_shuffle.recovery.pipeline.plan.plan import (
     plan_stage,
 )
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.shuffle.base.user_code import named_text_of
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -314,9 +315,7 @@ def _called(factory: Callable[..., Any], description: Description) -> Any:
     except InvalidInputError:
         raise
     except (Exception, SystemExit) as error:
-        raise InvalidInputError(
-            f"{description.factory} fails: {type(error).__name__}: {error}"
-        ) from error
+        raise InvalidInputError(f"{description.factory} fails: {named_text_of(error)}") from error
     if not isinstance(getattr(made, "plan", None), PipelinePlan):
         raise InvalidInputError(
             f"{description.factory} must return a Pipeline, found {type(made).__name__}"
@@ -345,9 +344,7 @@ def _function(name: str, attribute: str, *, marked: bool) -> Callable[..., Any]:
     try:
         function = getattr(importlib.import_module(name), attribute, None)
     except (Exception, SystemExit) as error:
-        raise InvalidInputError(
-            f"cannot import {name!r}: {type(error).__name__}: {error}"
-        ) from error
+        raise InvalidInputError(f"cannot import {name!r}: {named_text_of(error)}") from error
     if not callable(function):
         raise InvalidInputError(f"there is no function {attribute!r} in module {name!r}")
     if marked and not (

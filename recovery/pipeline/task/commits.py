@@ -26,6 +26,7 @@ from durable_shuffle.recovery.pipeline.plan.sinks import (
 )
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import IncompatibleError, InvalidInputError
+from durable_shuffle.shuffle.base.user_code import close_all, text_of, user_code, users_close
 from durable_shuffle.shuffle.consume.view import View
 from durable_shuffle.shuffle.log.consumer_records import Ending
 from durable_shuffle.shuffle.log.field_checks import check_below
@@ -106,9 +107,27 @@ class Commits:
             self._made.append(batch)
             self.made_rows += batch.num_rows
 
+    def check(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Raise InvalidInputError if the sink cannot hold rows."""
+        if self.sink is not None:
+            self.sink.check(batches)
+
     def add_letter(self, row: pa.RecordBatch, error: str) -> None:
-        """Add a row that was passed over to the next commit, in the user's columns."""
-        self._letters.append(row.append_column(ERROR, pa.array([error])))
+        """Add a row that was passed over to the next commit, in the user's columns.
+
+        A value that the dead letters cannot hold is null there, and the error says so.
+        """
+        assert self.letters is not None
+        columns = []
+        for name, column in zip(row.schema.names, row.columns, strict=True):
+            try:
+                self.letters.check([pa.RecordBatch.from_arrays([column], names=[name])])
+            except InvalidInputError as unfit:
+                error += f"; left out: {text_of(unfit)}"
+                column = pa.nulls(row.num_rows, column.type)
+            columns.append(column)
+        kept = pa.RecordBatch.from_arrays(columns, names=row.schema.names)
+        self._letters.append(kept.append_column(ERROR, pa.array([error])))
         self.made_rows += 1
 
     @property
@@ -217,7 +236,8 @@ class Chain:
     """The parts of one attempt.
 
     Args:
-        parts: from head to tail; objects with any of the optional methods.
+        parts: from head to tail; objects with any of the optional methods. The head is the user's,
+            the others are sinks.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -242,25 +262,18 @@ class Chain:
             InvalidInputError: a part returned rows, but no more rows can be emitted.
         """
         for part in self._offering(step):
-            made = getattr(part, str(step))(*arguments)
+            with user_code():
+                made = getattr(part, str(step))(*arguments)
             if made is not None:
                 raise InvalidInputError(f"{type(part).__name__}.{step} must return nothing")
 
     def close(self, earlier: BaseException | None = None) -> BaseException | None:
         """Close the opened parts, head first; return the first error, or `earlier` if given."""
         begun, self._begun = self._begun, []
-        for part in reversed(begun):
-            close = getattr(part, "close", None)
-            if close is None:
-                continue
-            try:
-                close()
-            except BaseException as error:  # noqa: BLE001 - the other parts must be closed, too
-                if earlier is None:
-                    earlier = error
-                else:
-                    earlier.add_note(f"closing {type(part).__name__} failed, too: {error!r}")
-        return earlier
+        return close_all((self._close_of(part) for part in reversed(begun)), earlier)
+
+    def _close_of(self, part: Any) -> Callable[[], object]:
+        return users_close(part) if part is self._parts[0] else part.close
 
     def _offering(self, step: EndStep) -> list[Any]:
         return [part for part in self._parts if callable(getattr(part, str(step), None))]

@@ -24,7 +24,6 @@ from durable_shuffle.recovery.pipeline.task.rows_in import RowsIn
 from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import (
     AbortedError,
-    FencedError,
     IncompatibleError,
     InvalidInputError,
 )
@@ -101,8 +100,6 @@ class ConsumerRun:
             error = self._chain.close(error)
         self._watch.close()
         if self._opened:
-            if error is not None and self._view.task.ended == "released":
-                error = FencedError(f"a newer attempt in this process took over: {error}")
             try:
                 self._view.release()
             except BaseException as raised:  # noqa: BLE001 - likewise
@@ -172,7 +169,7 @@ class ConsumerRun:
         if part is not self.step:
             part.open(SinkPlace(self.link.task, schema, self.link.epoch), self._view.task)
         elif callable(getattr(part, "open", None)):
-            part.open()
+            self._rows_in.call("open")
 
     def _restore(self, *, ending: bool) -> None:
         """Give the step its state back; after PREPARED there may be none."""
@@ -184,7 +181,7 @@ class ConsumerRun:
                 "back, or give the consumer another name"
             )
         if snapshot is not None and stateful:
-            self.step.restore(snapshot)
+            self._rows_in.call("restore", snapshot)
 
     @property
     def _tuned(self) -> PipelineSettings:
@@ -244,10 +241,9 @@ class ConsumerRun:
             yield inside if start < item.num_rows else None
 
     def _completed(self, checkpoint: int | None) -> None:
-        hook = getattr(self.step, "on_checkpoint", None)
-        if checkpoint is not None and hook is not None:
+        if checkpoint is not None and hasattr(self.step, "on_checkpoint"):
             with self._watch.call("on_checkpoint()", self.settings.progress_seconds):
-                hook(checkpoint)
+                self._rows_in.call("on_checkpoint", checkpoint)
 
     def _newly_ended(self) -> list[int]:
         """Return the producers that have ended since the last time, and of which all was taken."""
@@ -311,7 +307,7 @@ class ConsumerRun:
         self._looked_at = now
         self.link.hear(self.step)
         if hasattr(self.step, "poll"):
-            self._rows_in.emit(self.step.poll())
+            self._rows_in.emit(self._rows_in.call("poll"))
         if not (due and self._has_rows):
             return
         rows = max(self._taken_rows, self._commits.made_rows)
@@ -321,9 +317,9 @@ class ConsumerRun:
         self._chain.call(EndStep.NOTIFY, self._commits.last)
 
     def _take_snapshot(self) -> None:
-        take = getattr(self.step, "snapshot", None)
-        self._snapshot = take() if take is not None else None
-        if take is not None and not isinstance(self._snapshot, bytes):
+        takes = hasattr(self.step, "snapshot")
+        self._snapshot = self._rows_in.call("snapshot") if takes else None
+        if takes and not isinstance(self._snapshot, bytes):
             raise InvalidInputError(
                 f"snapshot must return bytes, found {type(self._snapshot).__name__}"
             )
@@ -359,7 +355,7 @@ class ConsumerRun:
             self._last_rows(mode)
         if step is EndStep.MAX_WATERMARK:
             if hasattr(self.step, "max_watermark"):
-                self._rows_in.emit(self.step.max_watermark())
+                self._rows_in.emit(self._rows_in.call("max_watermark"))
         elif step is EndStep.PREPARE:
             self._chain.call(step, self._commits.token)
         elif step is EndStep.SNAPSHOT:
@@ -394,8 +390,8 @@ class ConsumerRun:
         if mode is StopMode.SUSPEND:
             self.link.say(TaskPhase.SUSPENDING)
             if hasattr(self.step, "poll"):
-                self._rows_in.emit(self.step.poll())
+                self._rows_in.emit(self._rows_in.call("poll"))
             return
         self.link.say(TaskPhase.PREPARING)
         if hasattr(self.step, "finish"):
-            self._rows_in.emit(self.step.finish())
+            self._rows_in.emit(self._rows_in.call("finish"))

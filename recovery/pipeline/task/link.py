@@ -37,15 +37,21 @@ from durable_shuffle.recovery.pipeline.commands.orders import (
     decode_slot,
 )
 from durable_shuffle.recovery.pipeline.plan.updates import is_installed
+from durable_shuffle.recovery.pipeline.task.watch import HungError
 from durable_shuffle.serialization.errors import (
     AbortedError,
     ConflictError,
+    CorruptDataError,
     DurableShuffleError,
     FencedError,
+    IncompatibleError,
+    InvalidInputError,
+    NotFoundError,
     OutcomeUnknownError,
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.retry import backoff_seconds
+from durable_shuffle.shuffle.base.user_code import own_error, text_of, user_code
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 
 _FIRST_LOOK_SECONDS = 0.05
@@ -219,8 +225,11 @@ class TaskLink:
 
     def hear(self, part: Any) -> None:
         """Pass on the cause that a step or source returns from `wants_restart()`; "" for none."""
-        if hasattr(part, "wants_restart") and (cause := part.wants_restart()):
-            self.complain(str(cause))
+        if hasattr(part, "wants_restart"):
+            with user_code():
+                cause = part.wants_restart()
+            if cause:
+                self.complain(text_of(cause))
 
     @property
     def stop(self) -> StopMode | None:
@@ -311,13 +320,20 @@ class TaskLink:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what a supervisor must know about an error. The text holds no credential."""
-    kind = getattr(error, "kind", None)
-    name = str(kind) if kind is not None else type(error).__name__
-    secondary = isinstance(error, FencedError | StartAborted)
-    where = _place_of(error) if kind is None else ""
-    text = "; ".join([str(error) or name, *getattr(error, "__notes__", ())])
-    return Failure(name, text, retry=can_retry(error), secondary=secondary, where=where)
+    """Return what a supervisor must know about an error. The text holds no credential.
+
+    Only errors of this library have a kind. What user code raised is known by its class alone, so
+    it is never taken for an outage of the storage or for a newer owner.
+    """
+    own = own_error(error)
+    ours = own is error and isinstance(own, DurableShuffleError | HungError)
+    return Failure(
+        str(own.kind) if ours else type(own).__name__,  # type: ignore[attr-defined]
+        text_of(own),
+        retry=can_retry(own),
+        secondary=ours and isinstance(own, FencedError | StartAborted),
+        where="" if ours else _place_of(own),
+    )
 
 
 def coordinator_failure(error: Exception) -> Failure:
@@ -344,9 +360,9 @@ def can_retry(error: BaseException) -> bool:
     said = getattr(error, "retry", None)
     if isinstance(said, bool):
         return said
-    return str(getattr(error, "kind", "")) not in _FINAL
+    return not isinstance(error, _FINAL)
 
 
 PASSING = (ConflictError, OutcomeUnknownError, UnavailableError)
 """Errors of the storage that pass by themselves."""
-_FINAL = frozenset(("invalid_input", "incompatible", "corrupt_data", "not_found"))
+_FINAL = (InvalidInputError, IncompatibleError, CorruptDataError, NotFoundError)

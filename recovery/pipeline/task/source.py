@@ -9,6 +9,7 @@ not appended are read again. The end is appended as END with its mode.
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
 from durable_shuffle.recovery.pipeline.plan.positions import Positions, positions_of
 from durable_shuffle.recovery.pipeline.plan.rows import batches_of, partition_ids
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
@@ -29,6 +31,7 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.markers import Checkpoint, EndMode
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.retry import backoff_seconds
+from durable_shuffle.shuffle.base.user_code import close_all, user_code, users_close
 from durable_shuffle.shuffle.log.appender_log import End, producer_status
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.write.log_producer import LogProducer
@@ -77,7 +80,7 @@ class Puller:
         self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
-        end = SourceEnd(None)
+        error: BaseException | None = None
         items: Iterator[Pulled] | None = None
         try:
             items, misses = self._start(), 0
@@ -89,18 +92,9 @@ class Puller:
                     break
                 if self._over.is_set():
                     break
-        except BaseException as error:  # noqa: BLE001 - the reader raises it
-            end = SourceEnd(error)
-        try:
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
-        except BaseException as error:  # noqa: BLE001 - likewise
-            if end.error is None:
-                end = SourceEnd(error)
-            else:
-                end.error.add_note(f"closing what it reads failed, too: {error!r}")
-        self._put(end)
+        except BaseException as raised:  # noqa: BLE001 - the reader raises it
+            error = raised
+        self._put(SourceEnd(close_all([users_close(items)], error)))
 
     def _put(self, item: tuple[object, object] | SourceEnd) -> bool:
         while not self._over.is_set():
@@ -133,6 +127,8 @@ class SourceRun:
     _held_rows: int = field(default=0, init=False)
     _held_since: float = field(default=0.0, init=False)
     _positions: Positions = field(init=False)
+    _calls: Callable[[], AbstractContextManager[None]] = field(default=user_code, init=False)
+    """What calls of the source stand in."""
     _pace: Pace = field(default_factory=Pace, init=False)
     _last_checkpoint: float = field(default=0.0, init=False)
     _records: int = field(default=0, init=False)
@@ -142,6 +138,8 @@ class SourceRun:
         error: BaseException | None = None
         report = TaskPhase.FAILED
         begun = False
+        # a FolderSource reads a storage, and can meet an outage of it; others are the user's code
+        self._calls = nullcontext if isinstance(self.source, FolderSource) else user_code
         try:
             last = producer_status(self.stage, self.producer)
             if isinstance(last, End) and last.mode != "SUSPEND":
@@ -149,17 +147,15 @@ class SourceRun:
             else:
                 begun = True
                 if callable(opens := getattr(self.source, "open", None)):
-                    opens()
+                    with self._calls():
+                        opens()
                 report = self._run()
         except BaseException as raised:  # noqa: BLE001 - all errors are reported
             error = raised
         watch = CallWatch(lambda error: self.link.hung(error, 0), self.clock)
-        if begun and callable(close := getattr(self.source, "close", None)):
-            try:
-                with watch.call("close()", self.settings.close_seconds, error):
-                    close()
-            except BaseException as raised:  # noqa: BLE001 - likewise
-                error = error or raised
+        if begun:
+            with watch.call("close()", self.settings.close_seconds, error):
+                error = close_all([users_close(self.source)], error)
         watch.close()
         if error is not None:
             self.link.failed(error, 0)
@@ -192,7 +188,7 @@ class SourceRun:
             self.link.pass_barrier()
             start = self._positions.start
             share = self.share or (self.producer, self.stage.describe.producers)
-            puller = Puller(lambda: self.source.read(start, *share))
+            puller = Puller(lambda: self._read(start, *share))
             try:
                 mode = self._follow(puller, log)
             finally:
@@ -200,6 +196,10 @@ class SourceRun:
             self._append(log)
             log.end(mode)
         return TaskPhase.SUSPENDED if mode == "SUSPEND" else TaskPhase.FINISHED
+
+    def _read(self, start: Any, index: int, count: int) -> Iterator[Pulled]:
+        with self._calls():
+            yield from self.source.read(start, index, count)
 
     def _follow(self, puller: Puller, log: LogProducer) -> EndMode:
         """Append until the source ends or a stop is requested; return how to end."""

@@ -17,7 +17,6 @@ from durable_shuffle.recovery.calls.settings import Snapshot
 from durable_shuffle.serialization.errors import (
     AbortedError,
     InvalidInputError,
-    UnavailableError,
 )
 from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
@@ -45,7 +44,7 @@ def test_function_that_never_answers_is_ended_by_its_deadline() -> None:
 
     release = threading.Event()
     for fn in (sleeps, CallbackFunction(lambda _v, _c: None), lambda _: release.wait(60)):
-        with pytest.raises(UnavailableError, match=r"timeout_seconds=0\.05"):
+        with pytest.raises(TimeoutError, match=r"timeout_seconds=0\.05"):
             bad_results(fn, timeout_seconds=0.05)
     release.set()
 

@@ -11,7 +11,7 @@ from async_service import TWICE, Run, Scripted, Service, collect
 from durable_shuffle.recovery.calls.callers import CallbackFunction
 from durable_shuffle.recovery.calls.elements import Marker
 from durable_shuffle.recovery.calls.operator import AsyncOperator, Output
-from durable_shuffle.serialization.errors import AbortedError, UnavailableError
+from durable_shuffle.serialization.errors import AbortedError
 from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 
@@ -135,7 +135,7 @@ def test_nothing_follows_a_deadline(run: Run, kind: str) -> None:
         retry=RetryPolicy(
             Backoff.fixed(9, 0.1),
             on_result=lambda r: r is None,
-            on_exception=raised(OSError, UnavailableError),
+            on_exception=raised(OSError, TimeoutError),
         ),
         timeout_seconds=1.0,
         on_timeout=None if kind == "default" else handler,
@@ -143,7 +143,7 @@ def test_nothing_follows_a_deadline(run: Run, kind: str) -> None:
     if kind.startswith("returns"):
         assert run(collect(operator, ["x"])) == [None]
     else:
-        with pytest.raises(OSError if kind == "raises" else UnavailableError) as caught:
+        with pytest.raises(OSError if kind == "raises" else TimeoutError) as caught:
             run(collect(operator, ["x"]))
         if kind == "default":
             assert "timeout_seconds=1.0" in str(caught.value)

@@ -16,7 +16,7 @@ from durable_shuffle.recovery.calls.settings import (
     decode_snapshot,
     encode_snapshot,
 )
-from durable_shuffle.serialization.errors import AbortedError, UnavailableError
+from durable_shuffle.serialization.errors import AbortedError
 
 
 @pytest.mark.requirement("R-F232-7")
@@ -300,7 +300,7 @@ def test_a_deadline_that_ends_all_makes_no_call_of_the_same_moment(run: Run) -> 
         fn.calls[1].complete(None)  # is to be tried again, in a second
         await asyncio.sleep(0.5)
         asyncio.get_running_loop().stall(10)  # type: ignore[attr-defined]
-        with pytest.raises(UnavailableError, match="no result within"):
+        with pytest.raises(TimeoutError, match="no result within"):
             await anext(operator)
         await asyncio.sleep(100)
         assert len(fn.calls) == 2
@@ -326,7 +326,7 @@ def test_an_expired_element_that_ends_all_makes_no_call_at_the_restore(run: Run)
             keep_retry_state="remaining",
             on_expired="time_out",
         )
-        with pytest.raises(UnavailableError):
+        with pytest.raises(TimeoutError):
             await anext(operator)
         await asyncio.sleep(100)
         assert fn.calls == []

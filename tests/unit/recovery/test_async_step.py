@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 
 from durable_shuffle.recovery.calls.batches import AsyncStep
 from durable_shuffle.recovery.calls.settings import SavedElement, decode_snapshot
-from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 from durable_shuffle.shuffle.rows.reducers import ResumableReducer
 
@@ -154,7 +154,7 @@ def test_options_are_those_of_the_operator() -> None:
     echo, _ = gated()
     late = AsyncStep(echo, OUT, capacity=2, timeout_seconds=0.2)
     assert late.process(batch(3)) == []
-    with pytest.raises(UnavailableError, match="timeout_seconds"):
+    with pytest.raises(TimeoutError, match="timeout_seconds"):
         late.finish()
     late.close()
     for bad in ({"capacity": 0}, {"capacity": 1, "mode": "sideways"}, {"capacity": 1, "colour": 1}):

@@ -58,6 +58,8 @@ def test_what_ends_it(attempt: Attempt, code: int) -> None:
         Attempt(1),
         Attempt(-9),
         Attempt(2, "", ("OSError", "Exception")),  # the program's own code 2
+        Attempt(3, "", ("ValueError", "Exception")),  # and 3
+        Attempt(3, superseded=False),  # the storage says that nobody else has the job
         *(
             Attempt(1, kind)
             for kind in ("unavailable", "outcome_unknown", "conflict", "not_ready", "not_found")
@@ -115,5 +117,5 @@ def test_who_holds_the_job() -> None:
     assert superseded("a", looked("b"))
     assert not superseded("a", looked("a"))
     assert not superseded("a", looked("b", ended=True))
-    assert not superseded("", looked("b"))
-    assert not superseded("a", None)
+    assert superseded("", looked("b")) is None
+    assert superseded("a", None) is None

@@ -21,7 +21,7 @@ from durable_shuffle.recovery.pipeline.coordinator.numbers import Tell
 from durable_shuffle.recovery.pipeline.coordinator.standby import stand_by
 from durable_shuffle.recovery.pipeline.coordinator.supervisor import Supervisor
 from durable_shuffle.recovery.pipeline.lines.launcher import MakeLauncher
-from durable_shuffle.recovery.pipeline.lines.processes import local_processes
+from durable_shuffle.recovery.pipeline.lines.processes import check_no_child, local_processes
 from durable_shuffle.recovery.pipeline.plan.plan import (
     ConsumerPlan,
     PipelinePlan,
@@ -185,8 +185,10 @@ class Pipeline:
                 own, for monitoring. Calls are left out while one lasts.
 
         Raises:
-            InvalidInputError: the pipeline has nothing to run.
+            InvalidInputError: the pipeline has nothing to run; or the program has no guard
+                `if __name__ == "__main__":`, and one of its processes imports it.
         """
+        check_no_child()
         plan = self.plan
         if not plan.tasks:
             raise InvalidInputError(f"pipeline {self.name!r} has no source and no consumer")

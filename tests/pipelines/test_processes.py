@@ -103,3 +103,30 @@ def _tasks_of(script: Path) -> list[str]:
     """Processes that mention the program, by the system's own account."""
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     return [line for line in found.stdout.splitlines() if str(script) in line]
+
+
+NO_GUARD = """
+import sys
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from pipeline_steps import Numbers, same
+from pipelines import copying
+result = copying(Path(sys.argv[1]), Numbers(1, 20), same).run()
+print(result.phase, result.cause)
+"""
+
+
+@pytest.mark.requirement("R-ARR-6")
+def test_a_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    """It claims nothing a second time, and ends at once with the line to add."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(NO_GUARD.format(paths=sys.path))
+    ended = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert ended.stdout.startswith("failed lost: the process of ")
+    assert '`if __name__ == "__main__":`' in ended.stdout

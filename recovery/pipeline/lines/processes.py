@@ -33,8 +33,24 @@ _JOIN_SECONDS = 5.0
 _POLL_SECONDS = 10.0
 """How often a process looks for commands that were not pushed to it."""
 _SLOT = struct.Struct("<Q")
+_RAISED = 1
+"""Exit code of a process that cannot import the main module; all others would meet that, too."""
+_NO_GUARD = (
+    "the program's main module, which each process imports, starts the pipeline again or fails: "
+    'start it below `if __name__ == "__main__":`'
+)
 _SUPERVISORS = (signal.SIGINT, signal.SIGTERM)
 """Sent to all by a terminal or a service manager: the supervisor gets them and suspends."""
+
+
+def check_no_child() -> None:
+    """Refuse to start a pipeline where a process that was started by one imports its main module.
+
+    Raises:
+        InvalidInputError: it does, so the program has no guard.
+    """
+    if getattr(mp.current_process(), "_inheriting", False):
+        raise InvalidInputError(f"a pipeline cannot start here: {_NO_GUARD}")
 
 
 @dataclass(slots=True)
@@ -137,11 +153,11 @@ class LocalProcesses:
 
     def _read(self, key: AttemptKey, running: _Running) -> None:
         """Pass on the reports of a process until it ends, even if its own children live longer."""
-        pipe, process, ended = running.pipe, running.process, False
+        pipe, process, began, ended = running.pipe, running.process, False, False
         try:
             while pipe in wait([pipe, process.sentinel]):
                 report = REPORTS.decode(pipe.recv_bytes(), name=f"a report of {key[0]}")
-                ended = ended or report.is_last
+                began, ended = True, ended or report.is_last
                 self._hear(report)
         except (EOFError, OSError):
             pass  # it closed its end
@@ -151,8 +167,14 @@ class LocalProcesses:
                 pipe.close()
             process.join(_JOIN_SECONDS)
             if not ended and not killed:
-                text = f"the process of {key[0]} ended without a word, exit code {process.exitcode}"
-                self._hear(TaskReport(*key, TaskPhase.FAILED, Failure("lost", text)))
+                self._hear(TaskReport(*key, TaskPhase.FAILED, _lost(key[0], process, began=began)))
+
+
+def _lost(task: str, process: BaseProcess, *, began: bool) -> Failure:
+    text = f"the process of {task} ended without a word, exit code {process.exitcode}"
+    if began or process.exitcode != _RAISED:
+        return Failure("lost", text)
+    return Failure("lost", f"{text}: {_NO_GUARD}; standard error says more", retry=False)
 
 
 def _packed(run_task: RunAttempt) -> bytes:

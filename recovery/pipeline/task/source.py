@@ -56,10 +56,15 @@ class Puller:
 
     Args:
         start: returns the iterator; called in the thread.
+        calls: what calls of the source stand in.
     """
 
-    def __init__(self, start: Callable[[], Iterator[Pulled]]) -> None:
-        self._start = start
+    def __init__(
+        self,
+        start: Callable[[], Iterator[Pulled]],
+        calls: Callable[[], AbstractContextManager[None]] = user_code,
+    ) -> None:
+        self._start, self._calls = start, calls
         self._items: queue.Queue[tuple[object, object] | SourceEnd] = queue.Queue(_AHEAD)
         self._over = threading.Event()
         self._thread = threading.Thread(
@@ -83,15 +88,17 @@ class Puller:
         error: BaseException | None = None
         items: Iterator[Pulled] | None = None
         try:
-            items, misses = self._start(), 0
-            for item in items:
-                misses = misses + 1 if item is None else 0
-                if item is None:
-                    self._over.wait(backoff_seconds(misses, _IDLE_SECONDS, _LONGEST_IDLE_SECONDS))
-                elif not self._put(item):
-                    break
-                if self._over.is_set():
-                    break
+            with self._calls():
+                items, misses = self._start(), 0
+                for item in items:
+                    misses = misses + 1 if item is None else 0
+                    if item is None:
+                        pause = backoff_seconds(misses, _IDLE_SECONDS, _LONGEST_IDLE_SECONDS)
+                        self._over.wait(pause)
+                    elif not self._put(item):
+                        break
+                    if self._over.is_set():
+                        break
         except BaseException as raised:  # noqa: BLE001 - the reader raises it
             error = raised
         self._put(SourceEnd(close_all([users_close(items)], error)))
@@ -188,7 +195,7 @@ class SourceRun:
             self.link.pass_barrier()
             start = self._positions.start
             share = self.share or (self.producer, self.stage.describe.producers)
-            puller = Puller(lambda: self._read(start, *share))
+            puller = Puller(lambda: self.source.read(start, *share), self._calls)
             try:
                 mode = self._follow(puller, log)
             finally:
@@ -196,10 +203,6 @@ class SourceRun:
             self._append(log)
             log.end(mode)
         return TaskPhase.SUSPENDED if mode == "SUSPEND" else TaskPhase.FINISHED
-
-    def _read(self, start: Any, index: int, count: int) -> Iterator[Pulled]:
-        with self._calls():
-            yield from self.source.read(start, index, count)
 
     def _follow(self, puller: Puller, log: LogProducer) -> EndMode:
         """Append until the source ends or a stop is requested; return how to end."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from durable_shuffle.shuffle.base.clock import Clock
+from durable_shuffle.shuffle.base.user_code import own_error
 
 _LONGEST_PAUSE_SECONDS = 1.0
 _SHARE = 0.1
@@ -75,6 +76,6 @@ class CallWatch:
             if error is None:
                 error = HungError(text)
             else:
-                error.add_note(f"{text} after that")
+                own_error(error).add_note(f"{text} after that")
             self._over.set()
             self._hung(error)

@@ -69,7 +69,7 @@ def source_objects(one: OneConsumer, monkeypatch: pytest.MonkeyPatch) -> int:
     class Steady:
         """Gives the rows of each second, at that second."""
 
-        def __init__(self, _: Any) -> None:
+        def __init__(self, *_: Any) -> None:
             self.given = 0
 
         def take(self, seconds: float) -> Any:

@@ -74,7 +74,7 @@ def test_a_stop_at_every_moment_of_the_natural_end(
     class Steps:
         """What the puller's thread would give, one item at each look."""
 
-        def __init__(self, _: Any) -> None: ...
+        def __init__(self, *_: Any) -> None: ...
 
         def take(self, seconds: float) -> Any:
             nonlocal looks

@@ -39,7 +39,7 @@ from durable_shuffle.shuffle.storage.errors import Place, Verdict, judge, storag
 from durable_shuffle.shuffle.storage.exclusive_create import create_exclusively
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage, service_identity
 from durable_shuffle.shuffle.storage.process_clients import process_clients
-from durable_shuffle.shuffle.storage.s3_options import S3Settings, translate
+from durable_shuffle.shuffle.storage.s3_options import S3Settings, profile_files, translate
 
 T = TypeVar("T")
 
@@ -236,8 +236,11 @@ def open_s3(url: str, options: Mapping[str, object]) -> Storage:
         InvalidInputError: as `FsspecStorage`.
     """
     bucket, _, prefix = url.partition("://")[2].strip("/").partition("/")
-    settings = translate(bucket, prefix, options, os.environ) if bucket else None
-    if settings is None or find_spec(_LIBRARY) is None:
+    settings = None
+    if bucket and find_spec(_LIBRARY) is not None:
+        profiles = any(Path(path).exists() for path in profile_files(os.environ))
+        settings = translate(bucket, prefix, options, os.environ, profiles=profiles)
+    if settings is None:
         return FsspecStorage(url, options)
     return ObstoreStorage(url, options, settings)
 

@@ -56,17 +56,35 @@ class _OtherOptionError(Exception):
 
 
 def translate(
-    bucket: str, prefix: str, options: Mapping[str, object], environment: Mapping[str, str]
+    bucket: str,
+    prefix: str,
+    options: Mapping[str, object],
+    environment: Mapping[str, str],
+    *,
+    profiles: bool,
 ) -> S3Settings | None:
     """Return obstore's settings for options of s3fs; None if only s3fs honours all of them.
 
     Args:
         environment: the process's variables.
+        profiles: whether botocore may find credentials in a file of this machine.
     """
     try:
-        return _translated(bucket, prefix, options, environment)
+        found = _translated(bucket, prefix, options, environment)
     except _OtherOptionError:
         return None
+    known = found.config.get("skip_signature") or found.credentials
+    named = any(environment.get(name) for name in _FROM_ENVIRONMENT)
+    return found if known or named or not profiles else None  # without these: an instance's role
+
+
+def profile_files(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return where botocore looks for profiles and logins on this machine."""
+    home = f"{environment.get('HOME', '')}/.aws"
+    return (
+        environment.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/credentials",
+        environment.get("AWS_CONFIG_FILE") or f"{home}/config",
+    )
 
 
 def _translated(
@@ -137,11 +155,8 @@ def _settled(
         raise _OtherOptionError
     config["region"] = region or "us-east-1"
     credentials = {name: given[name] for name in _CREDENTIALS if name in given}
-    if not config.get("skip_signature"):
-        if credentials and not ("key" in credentials and "secret" in credentials):
-            raise _OtherOptionError
-        if not credentials and not any(environment.get(name) for name in _FROM_ENVIRONMENT):
-            raise _OtherOptionError  # a profile, a login, an instance's role: botocore knows them
+    if credentials and not ("key" in credentials and "secret" in credentials):
+        raise _OtherOptionError
     config = {name: value for name, value in config.items() if value is not None}
     bundle = "" if client.get("allow_http") else environment.get("AWS_CA_BUNDLE", "")
     return S3Settings(bucket, prefix, config, client, credentials or None, bundle)

@@ -53,6 +53,7 @@ from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
+from durable_shuffle.shuffle.storage.storage_clock import clock_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -152,13 +153,15 @@ class DurableShuffle(Calls, StoredStages):
         self._keep = kept_by(retention)
         self._spark, self._job = spark, job
         clock, ids = self._clock_and_ids()
-        self._clock, self._ids = clock, ids
+        self._ids = ids
         self._settings = settings = settings or settings_from(conf)
         self._url = url or conf.get("url") or default_url(spark)
         patience = settings.storage_call_seconds
         task_storage = open_storage(self._url, storage_options, call_seconds=patience)
         ship(spark)
-        storage = preflight(spark, task_storage, job, ids)
+        compared = clock if isinstance(clock, SystemClock) else None  # a test's has its own time
+        storage, ahead = preflight(spark, task_storage, job, ids, compared)
+        self._clock = clock = clock_of(clock, ahead)
         self._storage = CountingStorage(storage)
         take_over = on_conflict == "take_over"
         self._log = hold_claim(self._storage, job, ids=ids, clock=clock, take_over=take_over)

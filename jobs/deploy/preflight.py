@@ -24,7 +24,8 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
     OutcomeUnknownError,
 )
-from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.log.layout import preflight_key
 from durable_shuffle.shuffle.storage.contract import (
     MOST_BYTES,
     ByteRange,
@@ -34,6 +35,7 @@ from durable_shuffle.shuffle.storage.contract import (
     ObjectInfo,
     Storage,
 )
+from durable_shuffle.shuffle.storage.storage_clock import put_and_compare
 
 URL_CONF = "spark.durableShuffle.url"
 LOCAL_DEFAULT = "durable-shuffle"
@@ -106,29 +108,34 @@ def check_worker_python(spark: SparkSession) -> None:
         )
 
 
-def preflight(spark: SparkSession, storage: Storage, job: str, ids: IdSource) -> Storage:
-    """Check that executors share the storage; return the storage that the driver must use.
+def preflight(
+    spark: SparkSession, storage: Storage, job: str, ids: IdSource, clock: Clock | None = None
+) -> tuple[Storage, float]:
+    """Check that executors share the storage.
 
-    If a Spark Connect client does not share the executors' storage, it is a `RemoteStorage`.
+    Returns:
+        The storage that the driver must use, and by how many seconds the storage's clock is ahead
+        of `clock`; 0 without `clock`. If a Spark Connect client does not share the executors'
+        storage, the storage is a `RemoteStorage`.
 
     Raises:
         InvalidInputError: no permission to write, or an executor does not see what was written,
             or a local session's tasks would run another Python without our dependencies.
     """
     nonce = ids.new_id()
-    key = f"{job}/preflight/{nonce}"
+    key = preflight_key(job, nonce)
     if is_local(spark):
         check_worker_python(spark)
-        storage.put_if_absent(key, nonce.encode())
+        ahead = put_and_compare(storage, key, nonce.encode(), clock)
         storage.delete([key])
-        return storage
+        return storage, ahead
     ways: list[Storage] = [storage]
     if is_connect(spark):
         ways.append(RemoteStorage(spark, storage))
     reason = ""
     for way in ways:
         try:
-            way.put_if_absent(key, nonce.encode())
+            ahead = put_and_compare(way, key, nonce.encode(), clock)
         except DurableShuffleError as e:
             if way is ways[-1]:
                 raise
@@ -139,7 +146,7 @@ def preflight(spark: SparkSession, storage: Storage, job: str, ids: IdSource) ->
         finally:
             way.delete([key])
         if not reason:
-            return way
+            return way, ahead
     raise InvalidInputError(
         f"executors do not share {storage.description} with the driver: {reason}; use a url that "
         "all hosts share"

@@ -328,9 +328,9 @@ def other_host(spark: SparkSession, root: str) -> dict[str, Any]:
     """Decisions of the check before the first write, for clients that see other folders."""
     ids = RandomIds()
     near, far = f"{root}-client", f"{root}-executors"
-    through_tasks = preflight(spark, Elsewhere(near, far), "tests", ids)
+    through_tasks, _ = preflight(spark, Elsewhere(near, far), "tests", ids)
     through_tasks.put_if_absent("tests/log/0000000000", b"x")
-    direct = preflight(spark, LocalStorage(far), "tests", ids)
+    direct, _ = preflight(spark, LocalStorage(far), "tests", ids)
     return {
         "ways": [type(through_tasks).__name__, type(direct).__name__],
         "at_executors": Path(far, "tests/log/0000000000").read_text(),

@@ -159,7 +159,7 @@ class DurableShuffle(Calls, StoredStages):
         patience = settings.storage_call_seconds
         task_storage = open_storage(self._url, storage_options, call_seconds=patience)
         ship(spark)
-        compared = clock if isinstance(clock, SystemClock) else None  # a test's has its own time
+        compared = clock if type(clock) is SystemClock else None  # a test has a time of its own
         storage, ahead = preflight(spark, task_storage, job, ids, compared)
         self._clock = clock = clock_of(clock, ahead)
         self._storage = CountingStorage(storage)

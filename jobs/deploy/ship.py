@@ -9,7 +9,6 @@ and the set of loaded modules changes between calls, so it gets only the sources
 
 import marshal
 import sys
-import tempfile
 import zipfile
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
@@ -20,6 +19,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.deploy.archive_folder import archive_folder
 from durable_shuffle.jobs.deploy.running_code import (
     archive_name,
     code_in,
@@ -100,7 +100,9 @@ def ship(spark: SparkSession) -> None:
 
 
 def _archive(*, compiled: bool) -> Path:
-    return make_archive(Path(tempfile.mkdtemp(prefix="durable-shuffle-")), compiled=compiled)
+    folder = archive_folder() / ("compiled" if compiled else "sources")
+    folder.mkdir(exist_ok=True)
+    return make_archive(folder, compiled=compiled)
 
 
 def is_connect(spark: SparkSession) -> bool:

@@ -132,6 +132,8 @@ class MapTasks:
     """What `check_code` expects."""
     ends: bool = False
     """Whether an end row follows the last row of each partition (`CountedRows`)."""
+    watch: bool = False
+    """Whether what user functions open makes the stage unrecognised: no version vouches for it."""
     max_batch_bytes: int | None = None
     """If Spark hands over a larger batch, the task reports LargeRowsError."""
 

@@ -41,13 +41,14 @@ def atom_digest(obj: object) -> bytes | None:
     kind = type(obj)
     if kind in (bool, int):
         return raw_digest([kind.__name__, repr(obj)])
-    if isinstance(obj, float) and kind is float:
+    # `isinstance` alone could run the object's own code
+    if kind is float and isinstance(obj, float):
         return raw_digest(["float", struct.pack(">d", obj)])
-    if isinstance(obj, complex) and kind is complex:
+    if kind is complex and isinstance(obj, complex):
         return raw_digest(["complex", struct.pack(">dd", obj.real, obj.imag)])
-    if isinstance(obj, str) and kind is str:
+    if kind is str and isinstance(obj, str):
         return raw_digest(["str", obj])
-    if isinstance(obj, bytes | bytearray) and kind in (bytes, bytearray):
+    if kind in (bytes, bytearray) and isinstance(obj, bytes | bytearray):
         return raw_digest([kind.__name__, bytes(obj)])
     return None
 

@@ -125,7 +125,9 @@ class ObjectWork(StageWork[RDD[Pair]]):
         self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
     ) -> list[MapResult]:
         function, partitions, rdd = self._function, self._partitions, self._rdd
-        tasks = replace(tasks, code=self.engine.code_of(function, _function_of(rdd)))
+        functions = (function, _function_of(rdd))
+        tasks = replace(tasks, code=self.engine.code_of(*functions))
+        tasks = replace(tasks, watch=tasks.watch and identify_function(functions).watched)
 
         def write(pairs: Iterable[Pair]) -> Iterator[dict[str, object]]:
             def produce(stage: StageHandle, producer: int, attempt: str) -> ProducerResult:
@@ -137,6 +139,7 @@ class ObjectWork(StageWork[RDD[Pair]]):
                     attempt=attempt,
                     producers=tasks.producers,
                     settings=tasks.settings,
+                    watch=tasks.watch,
                 )
 
             yield from tasks.run(produce).to_pylist()

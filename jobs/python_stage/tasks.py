@@ -183,6 +183,7 @@ def python_map_function(side: MapSide, tasks: MapTasks) -> ArrowFunction:
                 producers=tasks.producers,
                 settings=tasks.settings,
                 check=check,
+                watch=tasks.watch,
             )
 
         yield tasks.run(produce)

@@ -205,7 +205,9 @@ class PythonWork(StageWork[ReduceSide]):
             keys=self._keys,
             combine=self._combine,
         )
-        tasks = replace(tasks, code=self.engine.code_of(self._map, self._keys, self._combine))
+        functions = (self._map, self._keys, self._combine)
+        tasks = replace(tasks, code=self.engine.code_of(*functions))
+        tasks = replace(tasks, watch=tasks.watch and identify_function(functions).watched)
         if self._below is not None:  # its batches may have any size
             tasks = replace(tasks, max_batch_bytes=None)
         return self.engine.run(planned, python_map_function(side, tasks), producers, label)

@@ -92,13 +92,19 @@ class PieceWalk(TreeWalk):
         below = node.children if node.target is None else [node.target]
         for one in below:
             self.operator(one)
-        if _BY_NAME.search(node.name):  # its function may use column names
-            outputs = [items(child.plan.output()) for child in node.children]
-            self.tokens.append(repr([[one.name() for one in of] for of in outputs]))
+        met, by_name = self.functions.met, _BY_NAME.search(node.name)
+        if by_name:  # its function may use column names
+            self._names_below(node)
         self.jvm.known(node.full_name).is_plan = True
         self._product(node.plan, node.full_name, node.name, is_tree=True)
+        if self.functions.met != met and not by_name:  # so may that of any other operator
+            self._names_below(node)
         for one in below:
             self.operator(one)
+
+    def _names_below(self, node: Node) -> None:
+        outputs = [items(child.plan.output()) for child in node.children]
+        self.tokens.append(repr([[one.name() for one in of] for of in outputs]))
 
     def skips(self, obj: Any, place: int, field: str) -> bool:
         """Return whether an argument is what `operator` visits: the operators below."""

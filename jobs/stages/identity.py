@@ -65,6 +65,11 @@ class StageIdentity:
     code: tuple[str, ...] = ()
     """Digests of the code of Python functions that make its rows."""
 
+    @property
+    def watched(self) -> bool:
+        """Whether what functions open counts: not if a version vouches for what they read."""
+        return not self.unresolved and "version" not in self.components
+
 
 def fingerprinted(plan: PlanIdentity, version: str | None, ids: IdSource) -> StageIdentity:
     """Return the identity of a stage, from its plan and from what the user vouches for.

@@ -293,12 +293,12 @@ class StageStore:
         stored = len(commits)
         at_once = not stored
         try:
-            results = self._write(work, stage, planned, commits, LARGE_BATCH_BYTES)
+            results = self._write(work, stage, planned, commits, identity, LARGE_BATCH_BYTES)
         except LargeRowsError:
             at_once = False
             planned = work.plan(planned.conf, large_rows=True)
             commits.update(self._committed(stage, planned.producers))
-            results = self._write(work, stage, planned, commits, None)
+            results = self._write(work, stage, planned, commits, identity, None)
         except InvalidInputError:
             if not changed:  # more files make more producers than were planned
                 work.check_inputs(identity, at_once=False)
@@ -307,7 +307,8 @@ class StageStore:
         commits |= {result.committed.commit.producer: result.committed for result in results}
         at_once = at_once and not stage.damaged
         changed = changed or work.check_inputs(identity, at_once=at_once)
-        seen = [f"{what}, opened by a Python function" for what in self._engine.seen(identity.code)]
+        opened = self._engine.seen(identity.code) if identity.watched else []
+        seen = [f"{what}, opened by a Python function" for what in opened]
         noted = self._note(stage, [*([changed] if changed else []), *seen], identity)
         if stage.damaged:
             self._log.check_owner()
@@ -355,6 +356,7 @@ class StageStore:
         stage: StageHandle,
         planned: Planned,
         commits: Mapping[int, CommittedAttempt],
+        identity: StageIdentity,
         max_batch_bytes: int | None,
     ) -> list[MapResult]:
         missing = [p for p in range(planned.producers) if p not in commits]
@@ -367,6 +369,7 @@ class StageStore:
             tries=self._engine.task_tries,
             code=running_code(),
             ends=self._engine.ends_partitions,
+            watch=identity.watched,
             max_batch_bytes=max_batch_bytes,
         )
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"

@@ -13,7 +13,7 @@ its pairs.
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.markers import Marker
 from durable_shuffle.serialization.msgpack_codec import Pair, pack_pairs, pairs_body
-from durable_shuffle.shuffle.base.outside import watching
+from durable_shuffle.shuffle.base.outside import Watch, watching
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.extent_table import pack_block
 from durable_shuffle.shuffle.log.layout import is_id
@@ -78,6 +78,7 @@ def run_producer(
     producers: int,
     settings: Settings,
     check: Callable[[int], None] | None = None,
+    watch: bool = False,
 ) -> ProducerResult:
     """Write one producer's output and commit it, unless it is committed already.
 
@@ -87,6 +88,7 @@ def run_producer(
         attempt: random id of this try, never used before.
         producers: M, how many producers this run of the stage has.
         check: called with the number of rows before the COMMIT; may raise.
+        watch: user functions make the batches; what they open outside makes the stage unrecognised.
 
     Raises:
         Exception: any that `check` raises; then nothing was committed.
@@ -102,7 +104,7 @@ def run_producer(
             writer.add(batch, ids)
 
     writer = SegmentWriter(stage, producer, attempt, settings)
-    return _run_writer(stage, producer, writer, fill, attempt, producers, check)
+    return _run_writer(stage, producer, writer, fill, attempt, producers, check, watch=watch)
 
 
 def run_segment_producer(
@@ -137,6 +139,8 @@ def _run_writer(
     attempt: str,
     producers: int,
     check: Callable[[int], None] | None = None,
+    *,
+    watch: bool = False,
 ) -> ProducerResult:
     """Commit all that `fill` gives to the writer, unless a COMMIT counts: then nothing is read."""
     if not 0 <= producer < producers or not is_id(attempt):
@@ -149,7 +153,7 @@ def _run_writer(
     if before is not None:
         return ProducerResult(before, wrote=False, won=False)
     try:
-        with watching() as outside:
+        with watching() if watch else nullcontext(Watch()) as outside:
             fill(writer)
         writer.finish()
         commit = Commit(
@@ -285,11 +289,13 @@ def run_pair_producer(
     attempt: str,
     producers: int,
     settings: Settings,
+    watch: bool = False,
 ) -> ProducerResult:
     """Write one producer's pairs and commit them, unless it is committed already.
 
     Args:
         pairs: read only if no COMMIT counts.
+        watch: as for `run_producer`.
 
     Raises:
         InvalidInputError: an item is no pair, or holds a value that cannot be stored.
@@ -306,7 +312,7 @@ def run_pair_producer(
             size = max(1, min(_MOST_PAIRS, 4 * size, wanted))
 
     writer = PairWriter(stage, producer, attempt, settings)
-    return _run_writer(stage, producer, writer, fill, attempt, producers)
+    return _run_writer(stage, producer, writer, fill, attempt, producers, watch=watch)
 
 
 def _check_pairs(chunk: list[Any]) -> None:

@@ -117,3 +117,28 @@ def test_functions_in_sparks_own_workers(
         last = 6 if call == "broadcast" else 6 + count
         assert set(rows) == set(range(count, last))
         assert [why for decision, why in told if decision == "fresh" and str(looked) in why], told
+
+
+@pytest.mark.parametrize("call", ["udf", "map"])
+def test_a_version_vouches_for_what_functions_open(
+    spark: SparkSession, root: str, tmp_path: Path, call: str
+) -> None:
+    """With `version=` the second run reads the stored rows, whatever lies in the folder now."""
+    looked = tmp_path / "looked"
+    looked.mkdir()
+
+    def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = looks_at(str(looked))(0)
+            yield pa.record_batch([pa.array([found] * batch.num_rows)], names=["id"])
+
+    for decision in ("fresh", "reuse"):
+        (looked / decision).touch()
+        shuffle = DurableShuffle(spark, root, job="tests", version="1")
+        df = spark.range(3)
+        if call == "map":
+            made = shuffle.stage(df, keys="id", num_partitions=2, map=add)
+        else:
+            made = CALLS[call](shuffle, df, str(looked))
+        assert min(row[0] for row in made.collect()) == 1
+        assert stages(shuffle)[0][0] == decision

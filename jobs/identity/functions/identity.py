@@ -40,6 +40,8 @@ class FunctionIdentity:
     """"function.name" or "module.name" of each value that it uses -> digest; not for code."""
     code: tuple[str, ...] = ()
     """Digests of the user's functions that it reaches, without their values; sorted."""
+    watched: bool = True
+    """Whether workers watch what it opens: not if it is unresolved, nor if that would cost much."""
 
 
 def identify_function(fn: object, around: Sequence[str] = AROUND_ROWS) -> FunctionIdentity:
@@ -60,13 +62,15 @@ def identify_function(fn: object, around: Sequence[str] = AROUND_ROWS) -> Functi
     asked = {"process": zone_of_process, "rules": rules_of_zones}
     counted = [asked[what]() for what in sorted(zones)]
     python = "python " + ".".join(map(str, sys.version_info[:3]))
+    unresolved = tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()]))
     return FunctionIdentity(
         hex_digest([python, digest, *counted, *visit.modules.tokens()]),
-        tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()])),
+        unresolved,
         visit.modules.sources(),
         visit.names.values,
         visit.names.captured,
         tuple(sorted(visit.code)),
+        watched=not unresolved and not visit.names.busy,
     )
 
 
@@ -78,8 +82,16 @@ def _name_of(fn: object) -> str:
 
 
 def opaque_functions(identity: FunctionIdentity, function: object) -> tuple[str, ...]:
-    """Return a digest of the pickled function if its identity is unresolved, else nothing."""
+    """Return a digest of the pickled function if its identity is unresolved, else nothing.
+
+    It never raises: what cannot be pickled counts by its identity, and Spark refuses to run it.
+    """
     if not identity.unresolved:
         return ()
-    pickled: bytes = dumps(function)  # type: ignore[no-untyped-call]
+    try:
+        pickled: bytes = dumps(function)  # type: ignore[no-untyped-call]
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - objects run their own code when they are pickled
+        return (identity.digest,)
     return (hex_digest([pickled]),)

@@ -28,6 +28,7 @@ from durable_shuffle.jobs.identity.functions.outside_reads import (
     methods_that_read,
     name_of,
     only_numbers_partitions,
+    raises_events,
     what_is_read,
 )
 
@@ -67,6 +68,8 @@ class NameUse:
         """Like `values`, plus the main program's variables, closures and default arguments."""
         self.zones: set[str] = set()
         """What of `zones` code asks for."""
+        self.busy = False
+        """Whether a watch on what the code opens would slow it down (`raises_events`)."""
         self._users: list[str] = []
         self._uses: list[CodeUse] = []
         self._named: list[dict[str, frozenset[Way]]] = []
@@ -250,6 +253,7 @@ class NameUse:
         """Record what methods of any object read, and what follows from several names together."""
         named = self._named[-1]
         self.zones |= asks_zone(named, use.attributes)
+        self.busy |= raises_events(named)
         clock = asks_clock(named, use.moments)
         if clock is not None:
             self._add("reads the clock", f"{clock} of a text such as 'now'")

@@ -183,6 +183,9 @@ _ZONE_METHODS = frozenset({"fromtimestamp", "astimezone", "timestamp", "mktime",
 _OF_TRIES = frozenset(
     ("getLocalProperty", "attemptNumber", "taskAttemptId", "stageId", "resources", "cpus")
 )
+_RAISES_EVENTS = re.compile(
+    pattern_of("copy.deepcopy pickle.load* pickle.Unpickler* cloudpickle.*load* dill.load*")
+)
 _LISTED = frozenset({"numpy", "pandas", "pyarrow", "pyspark"})
 _ALIASES = (
     (re.compile(r"^(posix|nt)\."), "os."),
@@ -308,6 +311,11 @@ def asks_clock(uses: Mapping[str, Iterable[Way]], moments: Iterable[str]) -> str
         if any(way.moment and "dtype" in way.keywords for way in names[name]):
             return name
     return None
+
+
+def raises_events(names: Iterable[str]) -> bool:
+    """Return whether code makes Python raise audit events by the thousand, each of which costs."""
+    return any(_RAISES_EVENTS.fullmatch(_usual(name)) for name in names)
 
 
 def asks_zone(names: Iterable[str], attributes: Iterable[str]) -> set[str]:

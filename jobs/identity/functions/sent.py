@@ -14,7 +14,7 @@ import io
 import pickle
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from pyspark.cloudpickle import CloudPickler, cloudpickle
@@ -51,6 +51,16 @@ def function_parts(fn: types.FunctionType) -> tuple[Parts, Parts]:
     """
     state, slots = _cloudpickle._function_getstate(fn)  # noqa: SLF001
     return [(k, v) for k, v in slots.items() if k not in _BY_USE], list(state.items())
+
+
+def registry_of(fn: types.FunctionType) -> Mapping[type, Any] | None:
+    """Return type -> function of a `functools.singledispatch` function; None for any other.
+
+    It is made of them; besides, it holds a cache of the types that it has met in this process.
+    """
+    registry = vars(fn).get("registry")
+    made_there = fn.__globals__ is functools.singledispatch.__globals__
+    return registry if made_there and type(registry) is types.MappingProxyType else None
 
 
 def class_parts(cls: type) -> tuple[list[object], Parts]:

@@ -104,12 +104,12 @@ def _started_ns() -> int:
 
 
 def checked_command(
-    command: bytes, expected: Mapping[str, str], ear: int, code: Sequence[str]
+    command: bytes, expected: Mapping[str, str], ear: int | None, code: Sequence[str]
 ) -> bytes:
     """Return a pickled command that first checks the worker's modules, then yields the function.
 
     Args:
-        ear: as for `told.listen`, and so is `code`.
+        ear: as for `told.listen`, and so is `code`; None to look away.
     """
     return pickle.dumps(_Checked((plain_command(command), dict(expected), ear, tuple(code))))
 
@@ -147,7 +147,7 @@ def opened(
 
 
 class _Checked:
-    def __init__(self, parts: tuple[bytes, dict[str, str], int, tuple[str, ...]]) -> None:
+    def __init__(self, parts: tuple[bytes, dict[str, str], int | None, tuple[str, ...]]) -> None:
         self._parts = parts
 
     def __reduce__(self) -> tuple[Any, ...]:

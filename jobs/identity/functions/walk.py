@@ -29,6 +29,7 @@ from durable_shuffle.jobs.identity.functions.sent import (
     code_parts,
     function_parts,
     reduced,
+    registry_of,
 )
 
 
@@ -161,6 +162,9 @@ class Visit:
             if self.modules.is_library(module):
                 return raw_digest(["imported", module, fn.__qualname__])
             label = f"{module}.{label}"
+            registry = registry_of(fn)
+            if registry is not None:
+                return raw_digest(["dispatch", module, self._mapping(registry.items())])
         # functools.wraps copies `__module__`; the globals tell where the code was written
         home = str(fn.__globals__.get("__name__", "__main__"))
         library = self.modules.is_library(home)

@@ -40,6 +40,8 @@ class PlanFunctions:
         self._walk = walk
         self._known: dict[tuple[bytes, str], int] = {}
         self._found: list[FunctionIdentity | None] = []
+        self.met = 0
+        """How many places of the plan that were visited hold a function."""
         self.digests: list[str] = []
         self.captured: dict[str, str] = {}
         self.code: list[str] = []
@@ -48,6 +50,7 @@ class PlanFunctions:
         walk.handlers["SimplePythonFunction"] = self._function
 
     def _function(self, node: Any, name: str) -> None:
+        self.met += 1
         held = _bytes(node.command())
         if held is None:
             self._walk.give_up_on("a Python function held in an unknown form", node)
@@ -84,7 +87,7 @@ class PlanFunctions:
 
 def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | None) -> None:
     """Make the function's workers compare modules with the driver's, and tell what it opens."""
-    if identity is None:
+    if identity is None or not (identity.modules or identity.watched):
         return
     context: Any = SparkContext._active_spark_context  # noqa: SLF001
     variables, includes = node.envVars(), node.pythonIncludes()
@@ -93,7 +96,8 @@ def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | 
     for archive in context._python_includes:  # noqa: SLF001
         if archive not in includes:  # a function may be older than this package's archive
             includes.append(archive)
-    checked = checked_command(command, identity.modules, ear_of(context), _code_of(identity))
+    ear = ear_of(context) if identity.watched else None
+    checked = checked_command(command, identity.modules, ear, _code_of(identity))
     if checked == held:
         return
     other = context._jvm.SimplePythonFunction(  # noqa: SLF001

@@ -25,14 +25,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from small_stage import SeededIds, new_stage, write
+from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.base import outside
 from durable_shuffle.shuffle.base.outside import watching
-from durable_shuffle.shuffle.log.stage import read_state
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+from durable_shuffle.shuffle.write.producer import ProducerResult, run_producer
 from durable_shuffle.shuffle.write.segments import IdBatch
 
 
@@ -212,6 +213,12 @@ class RefusesCommits(MemoryStorage):
         return super().put_if_absent(key, data)
 
 
+def store(stage: StageHandle, rows: Iterator[IdBatch], attempt: str) -> ProducerResult:
+    """Run one attempt, as of a user function."""
+    settings = {"attempt": attempt, "producers": 1, "settings": SMALL, "watch": True}
+    return run_producer(stage, 0, rows, **settings)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("reads", [True, False])
 def test_unrecognised_stands_before_the_commit(ids: SeededIds, file: Path, reads: bool) -> None:
     """A producer whose rows come from a file says so, even if its COMMIT never arrives."""
@@ -226,9 +233,9 @@ def test_unrecognised_stands_before_the_commit(ids: SeededIds, file: Path, reads
 
     storage.refused = stage.producer_log(0).key(0)[:-6]
     with pytest.raises(UnavailableError):
-        write(stage, 0, rows(), ids.new_id())
+        store(stage, rows(), ids.new_id())
     told = read_state(stage).unrecognised
     assert told == ((f"{file}, opened by a Python function",) if reads else ())
     storage.refused = ""
-    assert write(stage, 0, rows(), ids.new_id()).won
+    assert store(stage, rows(), ids.new_id()).won
     assert read_state(stage).unrecognised == told

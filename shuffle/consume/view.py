@@ -396,10 +396,18 @@ class View:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """On missing or damaged data, first raise if this view is fenced or the stage released."""
+        """On missing or damaged data, first raise if this view is fenced or the stage released.
+
+        If a part of the stage was released, the error says so.
+        """
         try:
             yield
-        except (NotFoundError, CorruptDataError):
+        except (NotFoundError, CorruptDataError) as error:
             self._task.held.look()
-            live_state(self._stage)
-            raise
+            upto = live_state(self._stage).upto
+            if upto is None or not isinstance(error, NotFoundError):
+                raise
+            raise NotFoundError(
+                f"{error}; the first rows of {self._stage.path.prefix!r} were released: "
+                f"{upto.cause}; a consumer that registers before keeps what it has not read"
+            ) from error

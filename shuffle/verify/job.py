@@ -310,9 +310,25 @@ class _Tally:
         self.findings.append(damage(key, expected, actual))
 
 
+_MOST_LOOKS = 4
+"""Of a consumer that acknowledges, and deletes what it needs no more, while verify looks."""
+
+
 def _check(
     storage: Storage, path: ConsumerPath, settings: Settings, *, known: int
 ) -> ConsumerVerdict:
+    for _ in range(_MOST_LOOKS):
+        verdict, end = _check_once(storage, path, settings, known)
+        if not verdict.findings or SlotLog(storage, path.log_prefix).read(end) is None:
+            break
+        known = end
+    return verdict
+
+
+def _check_once(
+    storage: Storage, path: ConsumerPath, settings: Settings, known: int
+) -> tuple[ConsumerVerdict, int]:
+    """Return the verdict, and the first slot that was not read."""
     log = copy_log(SlotLog(storage, path.log_prefix), CONSUMER_RECORDS, known=known)
     tally = _Tally(log.objects, log.checked_bytes, list(log.findings))
     state = _folded(log, tally)
@@ -326,7 +342,7 @@ def _check(
         for cursor in state.inputs.values()
         for position in cursor.acked.values()
     )
-    return ConsumerVerdict(
+    verdict = ConsumerVerdict(
         path,
         records,
         state.finished,
@@ -338,6 +354,7 @@ def _check(
             sorted({(folder, cursor.stage_slot) for (folder, _), cursor in state.inputs.items()})
         ),
     )
+    return verdict, max([known, *log.records], default=-1) + 1
 
 
 def _folded(log: LogCopy[Any], tally: _Tally) -> ResumeSet:

@@ -1,11 +1,13 @@
 """`verify` and `inspect` on consumers: every damage is found and named, and nothing else is."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -17,8 +19,12 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.outputs import write_output
 from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.storage.contract import StorageLayer
 from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.verify.job import verify_job
+
+T = TypeVar("T")
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -158,3 +164,38 @@ def test_the_commands_show_consumers(
     (whole, damaged) = json.loads(command("inspect", "--json").stdout)["consumers"]
     assert (whole["tasks"], damaged["tasks"], damaged["stage"]) == (1, 1, None)
     assert "0000000002" in damaged["errors"][0]
+
+
+class Meets(StorageLayer):
+    """Lets something happen once, before one of the calls."""
+
+    def __init__(self, storage: MemoryStorage, when: int, meet: Callable[[], object]) -> None:
+        super().__init__(storage)
+        self.left = when
+        self.meet: Callable[[], object] | None = meet
+
+    def _call(self, verb: str, keys: tuple[str, ...], request: Callable[[], T]) -> T:
+        if self.meet is not None:
+            self.left -= 1
+            if self.left < 0:
+                meet, self.meet = self.meet, None
+                meet()
+        return request()
+
+
+def test_a_consumer_that_acknowledges_meanwhile_is_no_damage() -> None:
+    """It deletes the state that its newer record no longer names, before any call of verify."""
+    points, ids = 0, RandomIds()
+    for when in itertools.count():
+        store = MemoryStorage()
+        driver = JobLog.claim(store, "job", ids.new_id())
+        stage = stored_stage(driver, store, job="job", rows=(20, 10), ids=ids)
+        view = open_view(stage, 0, consumer="c", ids=ids, settings=Settings(inline_state_bytes=0))
+        next(iter(view))
+        view.ack(state=b"one" * 100)
+        met = Meets(store, when, lambda view=view: view.ack(state=b"two" * 100))
+        assert verify_job(met, "job", Settings()).ok
+        if met.meet is not None:
+            break
+        points += 1
+    assert points > 20

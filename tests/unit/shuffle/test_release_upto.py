@@ -26,6 +26,7 @@ from small_stage import (
 from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, read_state, stage_log
@@ -302,3 +303,15 @@ def test_two_releases_in_a_row_that_died_leave_nothing(
     assert segments(stage) == 3
     assert release_upto(stage, None, ids=ids, generation=1).objects == 3
     assert segments(stage) == 0
+
+
+@pytest.mark.usefixtures("producer")
+def test_a_view_behind_a_release_learns_what_became_of_its_rows(
+    stage: StageHandle, ids: SeededIds
+) -> None:
+    """Not only that an object is missing: the cause of the release, and what would have kept it."""
+    for task in consumers(stage, ids, "one")["one"]:
+        task.ack({0: 10})
+    assert release_upto(stage, None, ids=ids, generation=1) != Freed(0, 0)
+    with pytest.raises(NotFoundError, match=r"were released.*one acknowledged"):
+        list(open_view(stage, 0, consumer="late", ids=ids, follow_seconds=0.0))

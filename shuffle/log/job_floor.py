@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.job_records import JobRecord
 from durable_shuffle.shuffle.log.job_state import JobSnapshot, JobState, snapshot_of, state_at
 from durable_shuffle.shuffle.log.layout import job_floors_prefix
@@ -65,9 +66,13 @@ def newest_floor(storage: Storage, job: str) -> JobState | None:
     Raises:
         CorruptDataError, IncompatibleError: a floor cannot be used; lower slots may be gone.
     """
-    first, second = (read_floor(storage, job, name) for name in NAMES)
-    if second is None:  # the first one may have been on its way when it was not there
-        first = read_floor(storage, job, NAMES[0])
+    one, other = NAMES
+    first, second = side_by_side(
+        lambda: read_floor(storage, job, one), lambda: read_floor(storage, job, other)
+    )
+    # each of them stands above every slot that is gone, so one that is seen is enough
+    if first is None and second is None:  # replaced, the other one since: the first stands again
+        first = read_floor(storage, job, one)
     found = [state for state in (first, second) if state is not None]
     return max(found, key=lambda state: state.next_slot, default=None)
 

@@ -11,7 +11,6 @@ segment, where reading them one by one takes as many for each.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -25,14 +24,14 @@ from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,
     InvalidInputError,
-    NotFoundError,
 )
 from durable_shuffle.serialization.frames import Frame, FrameKind
 from durable_shuffle.serialization.msgpack_codec import Pair, unpack_pairs
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import index_part_key
 from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.log.stage import StageHandle, live_state
+from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.read.asked_again import data_of
 from durable_shuffle.shuffle.read.extents import Extent, indexed_extent
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
@@ -195,21 +194,15 @@ def fetch(
     for group in grouped(join_near(ranges), most_bytes=settings.writer_memory_bytes):
         where = group[0].where
         if where.length > longest:  # such a range is alone in its group
-            yield where, _read_long(stage, where, longest)
+            yield where, read_pieces(data_of(stage), where, longest)
             continue
-        with _or_released(stage):
-            buffers = stage.storage.read_ranges([run.where for run in group])
+        buffers = data_of(stage).read_ranges([run.where for run in group])
         for n, run in enumerate(group):
             data, buffers[n] = buffers[n], memoryview(b"")  # nothing read is kept
             for inside, part in run.parts(data):
                 yield inside, (part,)
                 del part
             del data
-
-
-def _read_long(stage: StageHandle, where: ByteRange, piece_bytes: int) -> Iterator[memoryview]:
-    with _or_released(stage):
-        yield from read_pieces(stage.storage, where, piece_bytes)
 
 
 def _index_reader(stage: StageHandle, seal: Seal) -> ReadIndex:
@@ -229,18 +222,7 @@ def _index_reader(stage: StageHandle, seal: Seal) -> ReadIndex:
 
 
 def _read_index(stage: StageHandle, where: ByteRange) -> memoryview:
-    with _or_released(stage):
-        return stage.storage.read_range(where.key, where.start, where.length)
-
-
-@contextmanager
-def _or_released(stage: StageHandle) -> Iterator[None]:
-    """Say so if the stage was released, when an object is missing."""
-    try:
-        yield
-    except NotFoundError:
-        live_state(stage)
-        raise
+    return data_of(stage).read_range(where.key, where.start, where.length)
 
 
 def decode_extent(

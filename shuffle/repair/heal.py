@@ -13,14 +13,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from durable_shuffle.serialization.errors import ConflictError, NotFoundError, UnavailableError
+from durable_shuffle.serialization.errors import ConflictError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import Damaged
 from durable_shuffle.shuffle.log.stage import StageState, open_stage, read_state, stage_log
+from durable_shuffle.shuffle.read.asked_again import AskedAgain
 from durable_shuffle.shuffle.repair.stage import UNSURE, StageRepair, repair_stage
-from durable_shuffle.shuffle.storage.contract import Storage, StorageLayer
+from durable_shuffle.shuffle.storage.contract import Storage
 
 T = TypeVar("T")
 
@@ -73,31 +74,24 @@ def _settle(storage: Storage, path: StagePath, ids: IdSource, generation: int) -
     stage_log(stage).decide(read_state(stage), unless_settled)
 
 
-class SecondLook(StorageLayer):
-    """Asks again for a segment or an index that seems to be missing. For repairs only.
-
-    This repeats no failed call, as `RetryingStorage` does: an answer is asked for a second time.
-    """
+class SecondLook(AskedAgain):
+    """Asks again, with pauses, for a segment or an index that seems to be missing."""
 
     def __init__(self, storage: Storage, path: StagePath, clock: Clock) -> None:
-        super().__init__(storage)
+        super().__init__(storage, _LOOKS, self._wait)
         self._path, self._clock, self._lock = path, clock, threading.Lock()
         self._until: float | None = None
 
     def _call(self, verb: str, keys: tuple[str, ...], request: Callable[[], T]) -> T:
-        for looks_left in reversed(range(_LOOKS)):
-            try:
-                return request()
-            except NotFoundError:
-                if not looks_left or not all(map(self._path.names_data, keys)):
-                    raise
-                self._clock.sleep(self._left() / looks_left)
-        raise AssertionError  # the last look returns or raises
+        if not all(map(self._path.names_data, keys)):
+            return request()  # the end of a log is an empty slot
+        return super()._call(verb, keys, request)
 
-    def _left(self) -> float:
-        """Return the seconds until the time to settle is over, which begins with the first miss."""
+    def _wait(self, looks_left: int) -> None:
+        """Wait for part of the time to settle, which begins with the first miss."""
         now = self._clock.monotonic()
         with self._lock:
             if self._until is None:
                 self._until = now + _SETTLE_SECONDS
-            return max(0.0, self._until - now)
+            left = max(0.0, self._until - now)
+        self._clock.sleep(left / looks_left)

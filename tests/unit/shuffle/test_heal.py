@@ -1,9 +1,12 @@
 """What readers note of damage, and what a check of the stage then does, without a person."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from repaired import (
+    PRODUCERS,
     assert_reads_right,
     compact_now,
     damaged,
@@ -30,8 +33,10 @@ from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.repair.heal import heal_stage
 from durable_shuffle.shuffle.repair.stage import StageRepair
 from durable_shuffle.shuffle.seal.suspect import note_suspect, noting
-from durable_shuffle.shuffle.storage.contract import Created, Exists
+from durable_shuffle.shuffle.storage.contract import Created, Exists, StorageLayer
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
+
+T = TypeVar("T")
 
 
 class Pauses:
@@ -69,6 +74,7 @@ def objects(made: SealedStage) -> dict[str, bytes]:
     return made.stage.storage._objects
 
 
+@pytest.mark.requirement("R-F135-22")
 def test_a_reader_notes_damage_once_and_the_check_names_all_producers(ids: SeededIds) -> None:
     """The reader stopped at the first of two damaged producers; the check finds both, and a run of
     these two alone makes the stage whole."""
@@ -123,6 +129,25 @@ def test_what_a_storage_denies_for_a_while_is_not_lost(ids: SeededIds) -> None:
     assert repair(stage, ids).outcome == "intact"
     assert heal(stage, ids).outcome == "intact"
     assert len(kinds(stage)) == 4, "there was nothing left to settle"
+
+
+def test_a_reader_asks_twice_for_what_is_missing(ids: SeededIds) -> None:
+    """A storage that denies each object once disturbs no reader, and nothing is noted."""
+    made = make(ids, compact=False)
+    stage = made.stage
+    denied: set[str] = set()
+
+    class Denies(StorageLayer):
+        def _call(self, verb: str, keys: tuple[str, ...], request: Callable[[], T]) -> T:
+            new = {key for key in keys if stage.path.names_data(key)} - denied
+            denied.update(new)
+            if new:
+                raise NotFoundError(f"no such object: {min(new)}")
+            return request()
+
+    read_and_note(replace(stage, storage=Denies(stage.storage)), ids)
+    assert len(denied) > PRODUCERS
+    assert kinds(stage) == ["DESCRIBE", "SEAL"]
 
 
 def test_the_looks_for_missing_objects_take_seconds_in_all(ids: SeededIds) -> None:

@@ -70,6 +70,10 @@ class OperatorThread:
         """
         return self._call(self._rest())
 
+    def drain(self) -> None:
+        """Close the input and end all retries: what waits for one is called once more, now."""
+        self._call(self._drain())
+
     def snapshot(self) -> Snapshot:
         """Return the inputs whose outputs were not returned."""
         return self._call(self._snapshot())
@@ -122,6 +126,9 @@ class OperatorThread:
             if len(left) >= _REST:
                 break
         return left
+
+    async def _drain(self) -> None:
+        self._operator.drain()
 
     async def _snapshot(self) -> Snapshot:
         return self._operator.snapshot()
@@ -279,6 +286,13 @@ class AsyncStep:
         """Return the results that are ready, without new rows."""
         return self._batches(self._started().give(()))
 
+    def drain(self) -> None:
+        """Wait for no more retries: rows that wait for one are called a last time, at once.
+
+        A pipeline calls this before `finish` if it is drained.
+        """
+        self._started().drain()
+
     def finish(self) -> list[pa.RecordBatch]:
         """Wait for all rows inside, including retries; return their results."""
         thread, outputs = self._started(), []
@@ -292,6 +306,7 @@ class AsyncStep:
 
     def restore(self, state: bytes) -> None:
         """Call the rows of a snapshot before all new rows."""
+        self.close()
         self._thread = OperatorThread(self._make(snapshot=decode_snapshot(state)))
 
     def close(self) -> None:

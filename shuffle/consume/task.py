@@ -73,6 +73,7 @@ class ConsumerTask:
     settings: Settings
     on_effect: EffectHandler | None = None
     _performed: set[str] = field(default_factory=set, init=False)
+    _performing: bool = field(default=False, init=False)
     ended: str = field(default="", init=False)
     """ "finished" or "released"; "" while the task may still write."""
     _written: tuple[bytes, StateRef] | None = field(default=None, init=False)
@@ -105,6 +106,7 @@ class ConsumerTask:
         Raises:
             InvalidInputError: an effect is pending and there is no `on_effect`.
         """
+        self._check_not_performing()
         for effect in self.held.state.pending:
             if effect.token in self._performed:
                 continue
@@ -112,8 +114,19 @@ class ConsumerTask:
                 raise InvalidInputError(
                     f"effect {effect.token!r} is pending and no on_effect was given to perform it"
                 )
-            self.on_effect(effect.token, effect.payload)
+            self._performing = True
+            try:
+                self.on_effect(effect.token, effect.payload)
+            finally:
+                self._performing = False
             self._performed.add(effect.token)
+
+    def _check_not_performing(self) -> None:
+        if self._performing:
+            raise InvalidInputError(
+                f"on_effect must not acknowledge: its own effect is not done yet: "
+                f"{self.path.log_prefix!r}"
+            )
 
     def ack(
         self,
@@ -260,6 +273,7 @@ class ConsumerTask:
         holds: Sequence[str] = (),
     ) -> None:
         """Write one record over all inputs; `make` builds it. See `ack` for the arguments."""
+        self._check_not_performing()
         before = self.held.state
         moved = {key: self._checked(key, position) for key, position in positions.items()}
         if effect is not None and self.on_effect is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from durable_shuffle.recovery.pipeline.commands.orders import CallOff, PassBarri
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.serialization.markers import Checkpoint
+from durable_shuffle.shuffle.base.retry import Backoff, RetryPolicy, raised
 
 
 class Held:
@@ -381,3 +383,39 @@ def test_an_attempt_that_may_not_write_writes_nothing(one: OneConsumer) -> None:
     assert "read-only" in reports[-1].failure.text
     assert {info.key for info in one.storage.list("")} == before
     assert not one.published
+
+
+@pytest.mark.requirement("R-F232-17")
+@pytest.mark.requirement("R-F46-20")
+def test_a_drain_waits_for_no_retry_and_a_natural_end_does(one: OneConsumer) -> None:
+    """Drained, a row whose retry is an hour away is called a last time, at once, and comes out."""
+    one.write(3, end="DRAIN")
+    calls: list[int] = []
+
+    async def busy(row: dict[str, Any]) -> dict[str, Any]:
+        calls.append(row["n"])
+        if calls.count(1) == 1 and row["n"] == 1:
+            raise OSError("busy")
+        return row
+
+    retry = RetryPolicy(Backoff(5, 3600.0, 1.0, 3600.0), on_exception=raised(OSError))
+    step = AsyncStep(busy, ROWS, capacity=3, retry=retry)
+    assert one.attempt(step)[-1].phase is TaskPhase.FINISHED
+    assert sorted(calls) == [0, 1, 1, 2]
+    one.check_all_published_once()
+
+
+@pytest.mark.requirement("R-F135-29")
+def test_a_commit_is_due_by_its_bytes(one: OneConsumer) -> None:
+    """Rows that fill the memory are committed, however few and however soon."""
+    one.settings = replace(one.settings, commit_rows=1_000_000, writer_memory_bytes=1 << 16)
+    one.write(4, 4, 4, end="FINITE")
+    held: list[int] = []
+
+    class Large(Plain):
+        def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            held.append(len(list((one.folder / "out").glob("part-*"))))
+            return pa.record_batch([list(range(8000))], schema=ROWS)
+
+    assert one.attempt(Large([]))[-1].phase is TaskPhase.FINISHED
+    assert held == [0, 0, 1], "two batches of 64,000 bytes pass the limit of 65,536"

@@ -238,3 +238,24 @@ def test_other_columns_than_the_schema_has_are_refused(
     item = next(FolderSource(str(tmp_path), kind, schema).read(None, 0, 1))
     assert item is not None
     assert item[0].to_pylist() == [{"n": 4, "m": 3}]
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+def test_a_field_that_is_not_nullable_has_a_value(tmp_path: Path, kind: str) -> None:
+    """Neither a null nor a missing field of JSON counts as one; the file is named."""
+    rows = [{"k": 1, "cents": 5}, {"k": 2, "cents": None}]
+    table, path = pa.Table.from_pylist(rows), tmp_path / f"f.{kind}"
+    if kind == "json":
+        path.write_text('{"k": 1, "cents": 5}\n{"k": 2}\n')
+    elif kind == "csv":
+        pa.csv.write_csv(table, path)
+    else:
+        pq.write_table(table, path)
+    fields = [pa.field("k", pa.int64()), pa.field("cents", pa.int64(), nullable=False)]
+    strict = FolderSource(str(tmp_path), kind, pa.schema(fields), until="DONE")
+    with pytest.raises(InvalidInputError, match=rf"f\.{kind}.*cents"):
+        next(strict.read(None, 0, 1))
+    plain = pa.schema([("k", pa.int64()), ("cents", pa.int64())])
+    item = next(FolderSource(str(tmp_path), kind, plain).read(None, 0, 1))
+    assert item is not None
+    assert item[0].to_pylist() == rows

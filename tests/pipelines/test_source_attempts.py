@@ -1,6 +1,7 @@
 """One attempt at a source task, and the sources themselves."""
 
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from durable_shuffle.recovery.pipeline.commands.orders import PassBarrier, StopT
 from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.task import source as source_module
-from durable_shuffle.recovery.pipeline.task.source import SourceEnd, SourceRun
+from durable_shuffle.recovery.pipeline.task.source import Puller, SourceEnd, SourceRun
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.appender_log import producer_status
 from durable_shuffle.shuffle.read.batch_source import PlacedMarker
@@ -282,3 +283,30 @@ def test_checkpoints_between_the_rows(one: OneConsumer) -> None:
     assert len(marks) > 2
     rows = [item for item in items if not isinstance(item, PlacedMarker)]
     assert [n for batch in rows for n in batch.column("n").to_pylist()] == list(range(8))
+
+
+@pytest.mark.requirement("R-F135-29")
+def test_a_puller_reads_ahead_by_bytes() -> None:
+    """At most as many bytes wait as may; an item that is larger comes alone."""
+    large = pa.table({"n": list(range(1000))})
+    asked: list[int] = []
+    ahead = threading.Semaphore(0)
+
+    def rows() -> Iterator[Any]:
+        for n in range(6):
+            asked.append(n)
+            ahead.release()
+            yield large, n
+
+    puller = Puller(rows, most_bytes=2 * large.nbytes)
+    taken: list[int] = []
+    for _ in range(3):  # two wait in the queue, the third is held by the source
+        assert ahead.acquire(timeout=30)
+    while len(taken) < 6:
+        assert len(asked) <= len(taken) + 3
+        item = puller.take(30)
+        assert isinstance(item, tuple)
+        taken.append(item[1])
+    assert isinstance(puller.take(30), SourceEnd)
+    puller.close()
+    assert taken == list(range(6))

@@ -161,3 +161,21 @@ def test_a_fenced_view_performs_no_effect(
     with pytest.raises(FencedError):
         old.ack(effect=b"x")
     assert done == []
+
+
+def test_an_effect_does_not_acknowledge(open_: Open, numbers: Numbers) -> None:
+    """It would be performed again inside itself; refused, it is done at the next try."""
+    tries: list[str] = []
+
+    def perform(token: str, _: bytes) -> None:
+        tries.append(token)
+        if len(tries) == 1:
+            view.ack()
+
+    view = open_(on_effect=perform)
+    numbers(view, 2)
+    with pytest.raises(InvalidInputError, match="on_effect must not acknowledge"):
+        view.ack(effect=b"x")
+    view.ack()
+    assert len(tries) == 2
+    assert len(set(tries)) == 1

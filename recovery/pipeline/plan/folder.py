@@ -44,7 +44,8 @@ class FolderSource:
             in the same folder only.
         format: "json" (one object per line), "csv" with a header line, or "parquet".
         schema: of the rows. Parquet and CSV files must have exactly these columns, in any order. In
-            JSON, a field that is missing in an object is null; a strange one does not fit.
+            JSON, a field that is missing in an object is null; a strange one does not fit. A field
+            with `nullable=False` must have a value in every row.
         until: name of a file that ends the source once it exists and all other files are read;
             None: the source never ends.
         storage_options: options of the fsspec driver.
@@ -127,7 +128,8 @@ class FolderSource:
     def _read_file(self, folder: "_Folder", name: str) -> pa.Table | None:
         """Return the rows of a file, None if it was taken away since it was listed."""
         try:
-            return self._table(folder.read(name), f"{folder.place.root}/{name}")
+            path = f"{folder.place.root}/{name}"
+            return self._whole(self._table(folder.read(name), path), path)
         except NotFoundError:
             return None
         except InvalidInputError as error:
@@ -168,6 +170,16 @@ class FolderSource:
                 f"cannot read {path} as {self.format}: it {what}; the schema has "
                 f"{', '.join(self.schema.names)}"
             )
+
+    def _whole(self, table: pa.Table, path: str) -> pa.Table:
+        """Return the table; refuse nulls where the schema says that there are none."""
+        for wanted in self.schema:
+            if not wanted.nullable and (nulls := table.column(wanted.name).null_count):
+                raise InvalidInputError(
+                    f"cannot read {path} as {self.format}: {wanted.name} has no value in {nulls} "
+                    "rows, and the schema says that it is not nullable"
+                )
+        return table
 
     def _misfit(self, data: bytes) -> str:
         """Name the field of a JSON file that does not fit the schema; Arrow may not."""

@@ -77,6 +77,8 @@ class Commits:
     """A position inside the batch that was read last, if the step has not taken all of it."""
     made_rows: int = field(default=0, init=False)
     """Rows that wait for the next commit."""
+    made_bytes: int = field(default=0, init=False)
+    """Bytes that these rows take."""
     _made: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _letters: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _published: list[bytes] = field(default_factory=list, init=False)
@@ -106,6 +108,7 @@ class Commits:
         if batch.num_rows:
             self._made.append(batch)
             self.made_rows += batch.num_rows
+            self.made_bytes += batch.nbytes
 
     def check(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Raise InvalidInputError if the sink cannot hold rows."""
@@ -127,8 +130,10 @@ class Commits:
                 column = pa.nulls(row.num_rows, column.type)
             columns.append(column)
         kept = pa.RecordBatch.from_arrays(columns, names=row.schema.names)
-        self._letters.append(kept.append_column(ERROR, pa.array([error])))
+        letter = kept.append_column(ERROR, pa.array([error]))
+        self._letters.append(letter)
         self.made_rows += 1
+        self.made_bytes += letter.nbytes
 
     @property
     def position(self) -> Position:
@@ -161,7 +166,7 @@ class Commits:
     def stands(self) -> None:
         """Take in that the next commit is durable and published."""
         self.last += 1
-        self._made, self._letters, self.made_rows = [], [], 0
+        self._made, self._letters, self.made_rows, self.made_bytes = [], [], 0, 0
         self._forget()
 
     def settle(self) -> None:

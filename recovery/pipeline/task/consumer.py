@@ -19,7 +19,7 @@ from durable_shuffle.recovery.pipeline.plan.sinks import Sink, SinkPlace
 from durable_shuffle.recovery.pipeline.task.commits import ERROR, NO_STATE, Chain, Commits
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
 from durable_shuffle.recovery.pipeline.task.markers import MarkerAlignment
-from durable_shuffle.recovery.pipeline.task.pace import Pace, next_slice
+from durable_shuffle.recovery.pipeline.task.pace import SMALL_ROWS, Pace, next_slice
 from durable_shuffle.recovery.pipeline.task.rows_in import RowsIn
 from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import (
@@ -146,6 +146,8 @@ class ConsumerRun:
             self._view.task.perform_effects()
             return self._end(StopMode(known.ending.mode), behind)
         self._view.task.perform_effects()
+        if self._commits.last:  # the attempt before may have died before it said so
+            self._chain.call(EndStep.NOTIFY, self._commits.last)
         self._alignment = MarkerAlignment(
             self.stage.producers_of(self.subpartition, self.stage.describe.producers),
             known.marker_floor,
@@ -288,7 +290,12 @@ class ConsumerRun:
         return bool(self._taken_rows or self._commits.made_rows)
 
     def _is_full(self) -> bool:
-        return max(self._taken_rows, self._commits.made_rows) >= self._tuned.commit_rows
+        rows = max(self._taken_rows, self._commits.made_rows)
+        return rows >= self._tuned.commit_rows or self._holds_much
+
+    @property
+    def _holds_much(self) -> bool:
+        return self._commits.made_bytes >= self.settings.writer_memory_bytes
 
     def _end_of_input(self) -> StopMode:
         drained = isinstance(feed := self._view.queue.feed, LogFeed) and "DRAIN" in feed.modes
@@ -310,7 +317,7 @@ class ConsumerRun:
             self._rows_in.emit(self._rows_in.call("poll"))
         if not (due and self._has_rows):
             return
-        rows = max(self._taken_rows, self._commits.made_rows)
+        rows = max(self._taken_rows, self._commits.made_rows, SMALL_ROWS * self._holds_much)
         self._pace.wrote(rows, now, tuned.commit_seconds, tuned.longest_commit_seconds)
         self._take_snapshot()
         self._win_ack()
@@ -393,5 +400,7 @@ class ConsumerRun:
                 self._rows_in.emit(self._rows_in.call("poll"))
             return
         self.link.say(TaskPhase.PREPARING)
+        if mode is StopMode.DRAIN and hasattr(self.step, "drain"):
+            self._rows_in.call("drain")
         if hasattr(self.step, "finish"):
             self._rows_in.emit(self._rows_in.call("finish"))

@@ -25,7 +25,7 @@ from durable_shuffle.recovery.pipeline.plan.rows import batches_of, partition_id
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import Pulled, Source
 from durable_shuffle.recovery.pipeline.task.link import TaskLink
-from durable_shuffle.recovery.pipeline.task.pace import Pace
+from durable_shuffle.recovery.pipeline.task.pace import SMALL_ROWS, Pace
 from durable_shuffle.recovery.pipeline.task.watch import CallWatch
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.markers import Checkpoint, EndMode
@@ -57,14 +57,19 @@ class Puller:
     Args:
         start: returns the iterator; called in the thread.
         calls: what calls of the source stand in.
+        most_bytes: an item waits outside the queue while it and those inside take more; one item
+            always fits. Batches and tables are counted.
     """
 
     def __init__(
         self,
         start: Callable[[], Iterator[Pulled]],
         calls: Callable[[], AbstractContextManager[None]] = user_code,
+        most_bytes: int = 1 << 26,
     ) -> None:
-        self._start, self._calls = start, calls
+        self._start, self._calls, self._most_bytes = start, calls, most_bytes
+        self._waiting_bytes = 0
+        self._lock, self._taken = threading.Lock(), threading.Event()
         self._items: queue.Queue[tuple[object, object] | SourceEnd] = queue.Queue(_AHEAD)
         self._over = threading.Event()
         self._thread = threading.Thread(
@@ -75,9 +80,13 @@ class Puller:
     def take(self, timeout_seconds: float) -> tuple[object, object] | SourceEnd | None:
         """Return the next item, None if nothing came in time."""
         try:
-            return self._items.get(timeout=max(0.0, timeout_seconds))
+            item = self._items.get(timeout=max(0.0, timeout_seconds))
         except queue.Empty:
             return None
+        with self._lock:
+            self._waiting_bytes -= _bytes_of(item)
+        self._taken.set()
+        return item
 
     def close(self) -> None:
         """Stop reading; wait a bounded time until the source notices."""
@@ -104,13 +113,28 @@ class Puller:
         self._put(SourceEnd(close_all([users_close(items)], error)))
 
     def _put(self, item: tuple[object, object] | SourceEnd) -> bool:
+        size = _bytes_of(item)
         while not self._over.is_set():
+            self._taken.clear()
+            if self._waiting_bytes and self._waiting_bytes + size > self._most_bytes:
+                self._taken.wait(_IDLE_SECONDS)
+                continue
+            with self._lock:  # before it can be taken
+                self._waiting_bytes += size
             try:
                 self._items.put(item, timeout=_IDLE_SECONDS)
             except queue.Full:
+                with self._lock:
+                    self._waiting_bytes -= size
                 continue
             return True
         return False
+
+
+def _bytes_of(item: object) -> int:
+    """Return what the rows of an item take, 0 if they are not Arrow data."""
+    rows = item[0] if isinstance(item, tuple) and item else None
+    return rows.nbytes if isinstance(rows, pa.RecordBatch | pa.Table) else 0
 
 
 _LOOK_SECONDS = 0.05
@@ -132,6 +156,7 @@ class SourceRun:
     """Which of how many tasks of its source it is; None: as the stage's producers are numbered."""
     _held: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _held_rows: int = field(default=0, init=False)
+    _held_bytes: int = field(default=0, init=False)
     _held_since: float = field(default=0.0, init=False)
     _positions: Positions = field(init=False)
     _calls: Callable[[], AbstractContextManager[None]] = field(default=user_code, init=False)
@@ -195,7 +220,8 @@ class SourceRun:
             self.link.pass_barrier()
             start = self._positions.start
             share = self.share or (self.producer, self.stage.describe.producers)
-            puller = Puller(lambda: self.source.read(start, *share), self._calls)
+            most = self.settings.writer_memory_bytes
+            puller = Puller(lambda: self.source.read(start, *share), self._calls, most)
             try:
                 mode = self._follow(puller, log)
             finally:
@@ -235,16 +261,21 @@ class SourceRun:
         for batch in batches_of(rows, self.stage.schema, what=f"source {self.name!r}"):
             self._held.append(batch)
             self._held_rows += batch.num_rows
+            self._held_bytes += batch.nbytes
 
     def _is_due(self) -> bool:
         now = self.clock.monotonic()
-        full = self._held_rows >= self._tuned.append_rows
+        full = self._held_rows >= self._tuned.append_rows or self._holds_much
         return full or (bool(self._held) and now >= self._due) or self._checkpoint_is_due(now)
 
     @property
     def _due(self) -> float:
         """When to append what is held."""
         return self._pace.due(self._held_since, self._tuned.append_seconds)
+
+    @property
+    def _holds_much(self) -> bool:
+        return self._held_bytes >= self.settings.writer_memory_bytes
 
     def _checkpoint_is_due(self, now: float) -> bool:
         every = self._tuned.checkpoint_seconds
@@ -262,9 +293,10 @@ class SourceRun:
         batches = [(batch, self._ids(batch)) for batch in self._held]
         log.append(batches, positions.encode(log.next_slot), markers=markers)
         tuned = self._tuned
-        self._pace.wrote(self._held_rows, now, tuned.append_seconds, tuned.longest_append_seconds)
+        rows = max(self._held_rows, SMALL_ROWS * self._holds_much)
+        self._pace.wrote(rows, now, tuned.append_seconds, tuned.longest_append_seconds)
         self._records += self._held_rows
-        self._held, self._held_rows = [], 0
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
         self.link.progress(self._records)
 
     def _ids(self, batch: pa.RecordBatch) -> npt.NDArray[np.unsignedinteger]:

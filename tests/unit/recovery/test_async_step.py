@@ -175,3 +175,14 @@ def test_step_that_saw_no_row_has_a_state_too() -> None:
     again.restore(state)
     assert numbers(again.process(batch(1)) + again.finish()) == [1]
     again.close()
+
+
+def test_a_restore_leaves_no_thread_of_the_state_before() -> None:
+    """However often an own loop restores."""
+    step = AsyncStep(gated()[0], OUT, capacity=4)
+    step.process(batch(1))
+    state, before = step.snapshot(), threading.active_count()
+    for _ in range(5):
+        step.restore(state)
+    assert threading.active_count() <= before
+    step.close()

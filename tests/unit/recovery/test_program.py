@@ -40,6 +40,8 @@ def step(attempt: Attempt, fruitless: int = 0) -> Again | Stop:
         (Attempt(1, "corrupt_data"), 4),
         (Attempt(1, "aborted"), 4),
         (Attempt(1, "", ("ModuleNotFoundError", "ImportError", "Exception")), 4),
+        (Attempt(1, "", ("AnalysisException", "PySparkException")), 4),
+        (Attempt(1, "", ("ParseException", "AnalysisException")), 4),
         (Attempt(2), 4),
         (Attempt(126), 4),
         (Attempt(127), 4),

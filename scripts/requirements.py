@@ -40,8 +40,8 @@ def render(
     """Return the page.
 
     Args:
-        groups: prefix of the ids -> title, source, number -> meaning, and `machine`: number -> why
-            the machine is the product.
+        groups: prefix of the ids -> title, source, number -> meaning, `machine`: number -> why the
+            machine is the product, and `differs`: number -> what users get otherwise, and why.
         marks: (requirement, test) pairs; repeated pairs are fine.
         product: those of them whose test drives the product.
 
@@ -60,6 +60,7 @@ def render(
         "Written by `make requirements` from `requirements.toml` and the marks on the tests.",
         '"not yet" means that no test carries the requirement. "Product": one of its tests or more',
         'drive what users run. "Machine": its tests drive a pure part, which the product calls.',
+        '"Differs": what users get otherwise, or do not meet, and why.',
     ]
     for prefix, group in groups.items():
         meanings = {f"{prefix}-{n}": text for n, text in group.items() if n.isdigit()}
@@ -72,6 +73,8 @@ def render(
             if carried and (why is None) is not (name in driven):
                 wrong.append(name)
             proven = "product" if name in driven else f"machine: {why}" if carried else "not yet"
+            if differs := group.get("differs", {}).get(name.rpartition("-")[2]):
+                meaning = f"{meaning} **Differs:** {differs}."
             found = "<br>".join(f"`{test}`" for test in carried)
             lines.append(f"| {name} | {meaning} | {proven} | {found or 'not yet'} |")
     if tests:

@@ -49,6 +49,14 @@ def test_requirement_names_its_tests_once(script: ModuleType) -> None:
     assert "| R-X-2 | Two. | not yet | not yet |" in page
 
 
+def test_what_differs_stands_beside_the_meaning(script: ModuleType) -> None:
+    """So nobody reads one without the other."""
+    groups = {"R-X": {**GROUPS["R-X"], "differs": {"2": "by half, for a reason"}}}
+    page = script.render(groups, [("R-X-1", "a::t")], [("R-X-1", "a::t")])
+    assert "| R-X-2 | Two. **Differs:** by half, for a reason. | not yet |" in page
+    assert page.count("Differs:**") == 1
+
+
 def test_a_machine_is_enough_only_with_a_reason(script: ModuleType) -> None:
     """And a reason stands nowhere else."""
     with_reason = {"R-X": {**GROUPS["R-X"], "machine": {"1": "it is called as it is."}}}

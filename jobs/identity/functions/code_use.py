@@ -126,20 +126,23 @@ def _collect_path(
             break
         path.append(str(steps[last + 1].argval))
     way = way_of(steps, last, memory)
-    if not path:
-        constant = _attribute_by_constant(steps, position)
-        if constant is not None:
-            path, way = [constant], UNCALLED
+    constant = _attribute_by_constant(steps, position, last + 1)
+    if constant is not None:
+        path, way = [*path, constant], UNCALLED
     use.ways.setdefault((name, *path), set()).add(way)
     into.setdefault(name, set()).add(tuple(path))
 
 
-def _attribute_by_constant(steps: list[dis.Instruction], position: int) -> str | None:
-    """Return the name in `getattr(x, "name")`, if that is what uses the value."""
-    if position == 0 or position + 1 >= len(steps):
+def _attribute_by_constant(steps: list[dis.Instruction], position: int, after: int) -> str | None:
+    """Return the name in `getattr(x, "name")`, if that is what uses the value.
+
+    Args:
+        position: of the instruction that begins the value; `after` is behind it.
+    """
+    if position == 0 or after >= len(steps):
         return None
     before = [step for step in steps[max(0, position - 2) : position] if step.opname != "PUSH_NULL"]
-    name = steps[position + 1]
+    name = steps[after]
     if not before or before[-1].argval != "getattr" or name.opname != "LOAD_CONST":
         return None
     return name.argval if isinstance(name.argval, str) else None

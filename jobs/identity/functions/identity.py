@@ -56,6 +56,7 @@ def identify_function(fn: object, around: Sequence[str] = AROUND_ROWS) -> Functi
     visit = Visit()
     with visit.at(_name_of(fn)):
         digest = visit.value(fn)
+    visit.names.finish()
     zones = visit.names.zones
     for package in (*around, *(PACKAGES if "rules" in zones else ())):
         visit.modules.reach(package)

@@ -70,6 +70,9 @@ class NameUse:
         """What of `zones` code asks for."""
         self.busy = False
         """Whether a watch on what the code opens would slow it down (`raises_events`)."""
+        self._called: list[tuple[str, frozenset[str]]] = []
+        """Function -> the methods that it calls on any object."""
+        self._used_modules: set[str] = set()
         self._users: list[str] = []
         self._uses: list[CodeUse] = []
         self._named: list[dict[str, frozenset[Way]]] = []
@@ -120,6 +123,15 @@ class NameUse:
         if name is not None and id(obj) not in self._judged:
             code = inspect.isroutine(obj) or issubclass(type(obj), type)
             self._read(name, _UNKNOWN if code else frozenset())
+
+    def finish(self) -> None:
+        """Record what methods read of objects that one function makes and another one gets."""
+        for user, methods in self._called:
+            for name, meaning in methods_that_read({}, methods, self._used_modules).items():
+                text = f"{user} {meaning} (.{name}())"
+                read = (one for one in self._walk.unresolved if one.startswith(f"{user} {meaning}"))
+                if not any(one.endswith((f".{name})", text)) for one in read):
+                    self._walk.unresolved.append(text)
 
     def _globals(self, fn: types.FunctionType, use: CodeUse) -> Parts:
         module = fn.__module__ if fn.__module__ != "__main__" else None
@@ -257,6 +269,8 @@ class NameUse:
         clock = asks_clock(named, use.moments)
         if clock is not None:
             self._add("reads the clock", f"{clock} of a text such as 'now'")
+        self._called.append((self._users[-1], frozenset(use.methods)))
+        self._used_modules |= modules
         for name, meaning in methods_that_read(use.methods, use.attributes, modules).items():
             if not any(
                 text.endswith((f".{name})", f"({name})")) for text in self._walk.unresolved[-8:]

@@ -10,10 +10,10 @@ known to read; those of a namespace that stands here as a whole are taken away t
 import re
 
 _WHOLE = """
-    __future__ abc argparse array ast base64 binascii bisect cmath collections colorsys contextlib
+    __future__ abc array ast base64 binascii bisect cmath collections colorsys contextlib
     contextvars copy copyreg csv dataclasses decimal difflib enum errno fnmatch fractions functools
     gc getopt graphlib hashlib heapq hmac html ipaddress itertools json keyword logging marshal math
-    numbers operator pickle pprint queue quopri re reprlib sched shlex stat statistics string
+    numbers operator pickle pprint queue quopri re reprlib shlex stat statistics string
     stringprep struct textwrap threading tomllib traceback types typing unicodedata warnings weakref
     zlib
     calendar concurrent.futures encodings http.HTTPStatus multiprocessing.pool.ThreadPool

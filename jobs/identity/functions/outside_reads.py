@@ -42,7 +42,8 @@ _READS = {
         os.path.expandvars os.path.expanduser os.path.abspath os.path.relpath
         os.path.realpath sys.argv sys.orig_argv sys.stdin* builtins.input getpass.* platform.*
         multiprocessing.cpu_count pathlib.*.cwd pathlib.*.home pathlib.*.expanduser
-        pathlib.*.resolve pathlib.*.absolute builtins.id locale.* psutil.* dotenv.*
+        pathlib.*.resolve pathlib.*.absolute builtins.id locale.*
+        threading.get_ident threading.get_native_id psutil.* dotenv.*
         """,
     _FILES: """
         builtins.open io.open* io.FileIO io.*Stdin os.open os.stat os.lstat os.fstat os.listdir
@@ -86,6 +87,7 @@ _READS = {
     _RANDOM: """
         random.* numpy.random.* secrets.* uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 uuid.getnode
         os.urandom os.getrandom pandas*.sample faker.* shortuuid.* nanoid.* ulid.* ksuid.*
+        pyarrow*.random
         sklearn*.train_test_split sklearn.utils.shuffle sklearn.utils.*.shuffle
         sklearn.utils*.resample scipy*.rvs torch.rand* networkx*random* names.get_*
         """,
@@ -157,7 +159,7 @@ _CURRENT = ("now", "utcnow", "today")
 _METHODS = {
     **dict.fromkeys(_CURRENT, _CLOCK),
     **dict.fromkeys(("open", "read_text", "read_bytes", "iterdir", "rglob", "lstat"), _FILES),
-    **dict.fromkeys(("sample", "rvs"), _RANDOM),
+    **dict.fromkeys(("sample", "samples", "rvs"), _RANDOM),
 }
 _METHODS_WITH = {
     "pathlib": dict.fromkeys(
@@ -177,7 +179,10 @@ _ZONE = re.compile(
     r"datetime\.(datetime|date)\.(fromtimestamp|astimezone|timestamp|strftime)|"
     r"pandas.*\.(fromtimestamp|timestamp)"
 )
-_RULES = re.compile(r"zoneinfo\b.*|pytz\b.*|dateutil\.tz\b.*")
+_RULES = re.compile(
+    r"zoneinfo\b.*|pytz\b.*|dateutil\.tz\b.*|"
+    r"pyarrow\.compute\.(assume_timezone|local_timestamp|strftime|strptime)"
+)
 _RULES_METHODS = frozenset({"tz_localize", "tz_convert", "ZoneInfo", "astimezone"})
 _ZONE_METHODS = frozenset({"fromtimestamp", "astimezone", "timestamp", "mktime", "tzlocal"})
 _OF_TRIES = frozenset(

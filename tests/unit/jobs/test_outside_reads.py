@@ -47,6 +47,15 @@ def test_what_reads_is_named(form: str) -> None:
     assert [expression for expression, text in texts.items() if not unresolved(text)] == []
 
 
+def test_methods_of_objects_that_another_function_made() -> None:
+    """A helper that is handed a path reads; its methods are asked though it names no module."""
+    helper = "def g(p): return p.{}\n"
+    caller = "import pathlib\ndef f(x): return g(pathlib.Path(x))\n"
+    assert unresolved(helper.format("exists()") + caller) == ("g reads files (.exists())",)
+    assert unresolved(helper.format("stem, p.with_suffix('.b'), p.group(1)") + caller) == ()
+    assert unresolved(helper.format("exists()") + "def f(x): return g(x)\n") == ()
+
+
 AT_ZONE = (
     "import datetime\ndef f(x): return datetime.datetime.fromtimestamp(x)\n",
     "def f(x): return x.astimezone().isoformat()\n",

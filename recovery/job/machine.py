@@ -154,7 +154,7 @@ class Job:
             return self._settle(now)
         if phase is TaskPhase.FAILED:
             failure = message.failure or Failure("unknown", "no reason was given")
-            state.commit = message.commit or state.commit
+            state.commit = max(0, message.commit or state.commit)
             return self._failed(message.task, failure, now)
         leaves = message.task in self._leaving
         if phase in ENDED_WELL and not (self._lets_go or leaves):

@@ -174,6 +174,10 @@ class Failure:
         return f"{self.kind}: {self.text}" + (f" ({self.where})" if self.where else "")
 
 
+SETTLED = -1
+"""As the commit of a FAILED attempt: it knows that none is pending, where 0 says nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskReport:
     """One message about one attempt at a task."""
@@ -185,7 +189,8 @@ class TaskReport:
     """The phase that it has reached; None: it lives, and nothing is new."""
     failure: Failure | None = None
     commit: int = 0
-    """PREPARED and FAILED: a commit that is durable and whose effects may be missing; else 0."""
+    """PREPARED and FAILED: a commit that is durable and whose effects may be missing; else 0. With
+    FAILED it may be `SETTLED`."""
     records: int = 0
     """Records behind it so far, for people."""
     complaint: str = ""

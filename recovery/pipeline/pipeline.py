@@ -10,6 +10,7 @@ A later run of a pipeline with the same name continues where the last one stoppe
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Sink
 from durable_shuffle.recovery.pipeline.plan.sources import Source, StageSource
 from durable_shuffle.recovery.pipeline.plan.union import merge
 from durable_shuffle.recovery.pipeline.plan.updates import package_of
-from durable_shuffle.recovery.pipeline.running import RunningPipeline
+from durable_shuffle.recovery.pipeline.running import RunningPipeline, sigterm_as_interrupt
 from durable_shuffle.recovery.pipeline.stream import Stream
 from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -141,7 +142,8 @@ class Pipeline:
     ) -> JobResult:
         """Run until the pipeline ends; return how it ended, even if it failed.
 
-        A KeyboardInterrupt suspends the pipeline. Arguments as for `start`.
+        Ctrl-C suspends the pipeline, a second one cancels it. SIGTERM suspends it, too, if this is
+        the main thread and the program has no handler for it. Arguments as for `start`.
         """
         running = self.start(
             launcher=launcher,
@@ -151,10 +153,13 @@ class Pipeline:
             updates_from=updates_from,
             on_numbers=on_numbers,
         )
-        try:
-            return running.wait()
-        except KeyboardInterrupt:
-            running.stop(StopMode.SUSPEND)
+        with sigterm_as_interrupt():
+            for mode in (StopMode.SUSPEND, StopMode.CANCEL):
+                try:
+                    return running.wait()
+                except KeyboardInterrupt:
+                    with suppress(InvalidInputError):  # it stops already, or has ended
+                        running.stop(mode)
             return running.wait()
 
     def start(

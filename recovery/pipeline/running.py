@@ -1,8 +1,10 @@
 """A run of a pipeline in progress, in a thread of this process: stop it, wait for it, see it."""
 
 import math
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import JobPhase, JobResult
@@ -13,6 +15,28 @@ from durable_shuffle.shuffle.base.clock import SystemClock
 
 _TURN_SECONDS = 0.5
 """How late a Ctrl-C may be noticed."""
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Take a first SIGTERM for a Ctrl-C, in the main thread of a program without a handler for it.
+
+    Later ones are ignored: one stop may send it to a process and to its group.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def once(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class RunningPipeline:

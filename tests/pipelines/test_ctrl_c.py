@@ -102,3 +102,41 @@ def test_processes_that_only_just_begin_survive_signals_to_all(tmp_path: Path) -
     )
     assert done.stdout == "1\nsuspended 0 None\n", done.stdout + done.stderr
     assert prefix_of_all(published(tmp_path), 1) or published(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("signals", "phase"),
+    [
+        ((signal.SIGTERM,), JobPhase.SUSPENDED),
+        ((signal.SIGTERM, signal.SIGTERM), JobPhase.SUSPENDED),
+        ((signal.SIGINT, signal.SIGINT), JobPhase.CANCELED),
+    ],
+)
+def test_signals_to_a_program_that_runs_a_pipeline(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    signals: tuple[signal.Signals, ...],
+    phase: JobPhase,
+) -> None:
+    """SIGTERM suspends, however often it comes; a second Ctrl-C cancels a suspend that hangs."""
+    waits: list[int] = []
+    wait = RunningPipeline.wait
+    gate = threading.Event()
+
+    def interrupted(self: RunningPipeline, timeout_seconds: float | None = None) -> Any:
+        waits.append(1)
+        if len(waits) <= len(signals):  # each while the main thread waits
+            until(lambda: published(tmp_path) or len(waits) > 1, "rows")
+            signal.raise_signal(signals[len(waits) - 1])
+        gate.set()
+        return wait(self, timeout_seconds)
+
+    def held(batch: Any) -> Any:
+        if waits and len(waits) > 1 and signals[0] is signal.SIGINT:
+            gate.wait(WAIT)  # so that the suspend does not end before the second Ctrl-C
+        return batch
+
+    monkeypatch.setattr(RunningPipeline, "wait", interrupted)
+    result = copying(tmp_path, Numbers(1), held).run(launcher=threads)
+    assert result.phase is phase
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -6,7 +6,7 @@ import pytest
 from one_consumer import Hooked, OneConsumer, Plain
 
 from durable_shuffle.recovery.job.ends import OPTIONAL, ORDERS, EndStep, StopMode
-from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.job.phases import SETTLED, TaskPhase
 from durable_shuffle.recovery.pipeline.plan.sinks import FileSink, Parked
 
 ROWS = {
@@ -221,7 +221,7 @@ def test_a_snapshot_that_fails_during_a_drain_is_an_error(one: OneConsumer) -> N
     log: list[str] = []
     tokens: list[tuple[str, str]] = []
     failed = one.attempt(Failing(log, tokens))[-1]
-    assert (failed.phase, failed.commit) == (TaskPhase.FAILED, 0)
+    assert (failed.phase, failed.commit) == (TaskPhase.FAILED, SETTLED)
     assert log == ["max_watermark", "prepare_to_shutdown", "close"]
     log.clear()
     assert one.attempt(Hooked(log, tokens))[-1].phase is TaskPhase.FINISHED
@@ -294,4 +294,19 @@ def test_commit_ids_go_on_over_restarts(one: OneConsumer) -> None:
         ids += notified
     assert ids == sorted(ids)
     assert set(ids) == set(range(1, max(ids) + 1)), "the last one is said again after a restart"
+    one.check_all_published_once()
+
+
+@pytest.mark.requirement("R-F46-14")
+def test_an_error_of_close_behind_the_end_leaves_nothing_pending(one: OneConsumer) -> None:
+    """PREPARED was reported before; the last report says that its commit is published."""
+    one.write(3, end="FINITE")
+
+    class Failing(Plain):
+        def close(self) -> None:
+            raise OSError("close")
+
+    reports = one.attempt(Failing([]))
+    assert [r.commit for r in reports if r.phase is TaskPhase.PREPARED] == [1]
+    assert (reports[-1].phase, reports[-1].commit) == (TaskPhase.FAILED, SETTLED)
     one.check_all_published_once()

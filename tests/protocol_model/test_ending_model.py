@@ -5,6 +5,7 @@ import pytest
 from protocol.ending_model import (
     COMMITTED_TOO_EARLY,
     PREPARED_TWICE,
+    STALE_STATE,
     EndingModel,
     ended,
     none_left,
@@ -14,10 +15,11 @@ from protocol.explorer import explore
 MAX_STATES = 500_000
 
 
+@pytest.mark.requirement("R-F46-5")
 @pytest.mark.requirement("R-F46-17")
 @pytest.mark.requirement("R-F46-19")
 def test_the_end_is_prepared_and_committed_once() -> None:
-    """With both rules on nothing breaks, and the end can always be reached by who is left."""
+    """With all rules on nothing breaks, and the end can always be reached by who is left."""
     found = explore(
         EndingModel(),
         max_states=MAX_STATES,
@@ -34,6 +36,7 @@ def test_the_end_is_prepared_and_committed_once() -> None:
     [
         (EndingModel(open_copies_ending=False), PREPARED_TWICE),
         (EndingModel(effect_before_committed=False), COMMITTED_TOO_EARLY),
+        (EndingModel(snapshot_before_prepared=False), STALE_STATE),
     ],
 )
 def test_each_rule_is_needed(model: EndingModel, damage: str) -> None:

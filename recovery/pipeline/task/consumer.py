@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from durable_shuffle.recovery.job.ends import EndStep, StopMode, StopOrder
-from durable_shuffle.recovery.job.phases import TaskPhase
+from durable_shuffle.recovery.job.phases import SETTLED, TaskPhase
 from durable_shuffle.recovery.pipeline.plan.rows import users_batch, users_schema
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sinks import Sink, SinkPlace
@@ -90,12 +90,11 @@ class ConsumerRun:
             lambda error: self.link.hung(error, self._left_pending()), self.clock
         )
         error: BaseException | None = None
-        report, commit = TaskPhase.FAILED, 0
+        report = TaskPhase.FAILED
         try:
             report = self._run()
         except BaseException as raised:  # noqa: BLE001 - all errors are reported
             error = raised
-            commit = self._left_pending()
         with self._watch.call("close()", self.settings.close_seconds, error):
             error = self._chain.close(error)
         self._watch.close()
@@ -105,12 +104,12 @@ class ConsumerRun:
             except BaseException as raised:  # noqa: BLE001 - likewise
                 error = error or raised
         if error is not None:
-            self.link.failed(error, commit)
+            self.link.failed(error, self._left_pending())
         else:
             self.link.say(report)
 
     def _left_pending(self) -> int:
-        return self._commits.left_pending() if self._opened else 0
+        return self._commits.left_pending() or SETTLED if self._opened else 0
 
     def _run(self) -> TaskPhase:
         self.link.check_writes()  # OPEN fences older attempts and publishes pending effects

@@ -3,7 +3,8 @@
 One consumer task whose input is at its end. Attempts win OPEN one after the other, each carrying
 what the log says of the ending; attempt n may be launched while older ones still run. A create that
 is sent may land at any later time, also after its sender died. The commit id is what a successor
-counts from the log: the effect of two tries at the same end must carry one token.
+counts from the log: the effect of two tries at the same end must carry one token. It is made
+of the state behind the last row, which an attempt has in memory, or a successor finds in a record.
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from protocol.slots import put_if_absent, with_item
 PREPARED_TWICE: Final = "an end was prepared again behind PREPARED: its output is published twice"
 COMMITTED_TOO_EARLY: Final = "COMMITTED stands, and the effect never happened"
 EFFECT_WITHOUT_RECORD: Final = "an effect happened that no PREPARED names"
+STALE_STATE: Final = "an effect was made of a state from before the last rows"
 FINISHED_TOO_EARLY: Final = "FINISHED stands without COMMITTED"
 
 Kind = Literal["OPEN", "PREPARED", "COMMITTED", "FINISHED"]
@@ -30,6 +32,8 @@ class Record(NamedTuple):
     """Of the effect: the commit id. 0 in OPEN without an ending."""
     ending: Ending
     """As the log stands behind this record."""
+    whole: bool = True
+    """Whether the state in it is the one behind the last row."""
 
 
 class Attempt(NamedTuple):
@@ -41,6 +45,8 @@ class Attempt(NamedTuple):
     effect_done: bool
     """In this attempt."""
     request: tuple[int, Record] | None
+    whole: bool = True
+    """Whether its state is the one behind the last row."""
 
 
 IDLE = Attempt("idle", -1, "", 0, effect_done=False, request=None)
@@ -54,6 +60,8 @@ class EndingState(NamedTuple):
     effects: frozenset[int]
     """Tokens whose effect happened; the receiver ignores repeats."""
     crashes: int
+    stale: bool = False
+    """Whether an effect was made of a stale state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,8 @@ class EndingModel:
     """Off: a successor takes the end of a consumer for something that it has to do again."""
     effect_before_committed: bool = True
     """Off: COMMITTED is written first."""
+    snapshot_before_prepared: bool = True
+    """Off: PREPARED holds the state of the last commit before the end."""
 
     def initial(self) -> EndingState:
         return EndingState((), frozenset(), (IDLE,) * self.attempts, frozenset(), self.crashes)
@@ -76,6 +86,8 @@ class EndingModel:
         named = {record.token for record in state.log if record.kind == "PREPARED"}
         if "COMMITTED" in kinds and not named <= state.effects:
             found.append(COMMITTED_TOO_EARLY)
+        if state.stale:
+            found.append(STALE_STATE)
         if state.effects - named:
             found.append(EFFECT_WITHOUT_RECORD)
         if "FINISHED" in kinds and "COMMITTED" not in kinds[: kinds.index("FINISHED")]:
@@ -106,27 +118,32 @@ class EndingModel:
             return f"attempt {who} finds FINISHED", _become(state, who, done), NO_DAMAGE
         ending: Ending = last.ending if self.open_copies_ending else ""
         token = last.token if ending else 0
-        return self._send(state, who, Record("OPEN", who, token, ending), len(state.log))
+        record = Record("OPEN", who, token, ending, last.whole if ending else True)
+        return self._send(state, who, record, len(state.log))
 
     def _go_on(self, state: EndingState, who: int) -> Step[EndingState]:
         me = state.attempts[who]
         if me.ending == "":
             prepared = sum(record.kind == "PREPARED" for record in state.log[: me.slot + 1])
-            record = Record("PREPARED", who, prepared + 1, "PREPARED")
+            whole = self.snapshot_before_prepared
+            record = Record("PREPARED", who, prepared + 1, "PREPARED", whole)
             return self._send(state, who, record, me.slot + 1)
-        committed = Record("COMMITTED", who, me.token, "COMMITTED")
+        stored = state.log[me.slot].whole  # COMMITTED and FINISHED change no state
+        committed = Record("COMMITTED", who, me.token, "COMMITTED", stored)
         if me.ending == "PREPARED":
             if self.effect_before_committed and not me.effect_done:
                 return self._perform(state, who)
             return self._send(state, who, committed, me.slot + 1)
         if not self.effect_before_committed and not me.effect_done:
             return self._perform(state, who)
-        record = Record("FINISHED", who, me.token, "COMMITTED")
+        record = Record("FINISHED", who, me.token, "COMMITTED", stored)
         return self._send(state, who, record, me.slot + 1)
 
     def _perform(self, state: EndingState, who: int) -> Step[EndingState]:
         me = state.attempts[who]._replace(effect_done=True)
-        after = _become(state, who, me)._replace(effects=state.effects | {me.token})
+        after = _become(state, who, me)._replace(
+            effects=state.effects | {me.token}, stale=state.stale or not me.whole
+        )
         return f"attempt {who} performs effect {me.token}", after, NO_DAMAGE
 
     def _send(self, state: EndingState, who: int, record: Record, slot: int) -> Step[EndingState]:
@@ -152,6 +169,7 @@ class EndingModel:
             ending=record.ending,
             token=record.token,
             request=None,
+            whole=record.whole if record.kind == "OPEN" else me.whole,
         )
         return f"attempt {who} wins slot {slot} with {record.kind}", _become(after, who, won), ()
 

@@ -5,6 +5,7 @@ from job_shell import BROKEN, STOP_SECONDS, TASKS, JobShell, drive
 
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import (
+    SETTLED,
     CallOff,
     Failure,
     JobPhase,
@@ -62,6 +63,19 @@ def test_a_drain_during_scheduling_is_carried_out_once_all_have_started() -> Non
     job.say("a", TaskPhase.STARTED)
     job.say("b", TaskPhase.STARTED)
     assert job.machine.phase is JobPhase.STOPPING
+
+
+@pytest.mark.requirement("R-F46-14")
+def test_an_attempt_that_settled_its_end_leaves_nothing_pending() -> None:
+    """It fails behind its last record, in close(): its own word outranks what it said before."""
+    job = JobShell(max_restarts=0)
+    job.run()
+    job.say("a", TaskPhase.PREPARING)
+    job.say("a", TaskPhase.PREPARED, TaskPhase.COMMITTING, commit=4)
+    job.fail("a", Failure("OSError", "close"), commit=SETTLED)
+    for _ in range(5):
+        drive(job)
+    assert job.result == (JobPhase.FAILED, "close")
 
 
 def test_a_stop_before_the_generation_is_durable() -> None:

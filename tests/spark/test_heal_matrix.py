@@ -30,7 +30,9 @@ class Damage:
         self._storage = storage
 
     def keys(self, part: str) -> list[str]:
-        return sorted(i.key for i in self._storage.list("tests/") if f"/{part}" in i.key)
+        """Return the objects of the stage whose names begin like this, below its folder."""
+        keys = (info.key.split("/", 2) for info in self._storage.list("tests/"))
+        return sorted("/".join(key) for key in keys if key[2].startswith(part))
 
     def segment(self, producer: int) -> str:
         return next(k for k in self.keys("segments/") if f"/p{producer:06d}-" in k)

@@ -3,14 +3,16 @@
 /** Appends a SUSPECT, which Python has made, to the log of the stage. Best effort: an error of the
     read counts, so nothing is said about an error here. */
 static final class Note {
-  private static final int CRC_AT = 12, HEADER_BYTES = 16, MOST_SLOTS = 10000;
-  private final String root, log;
+  private static final int CRC_AT = 12, HEADER_BYTES = 16, MOST_SLOTS = 10000, TAIL_BYTES = 4096;
+  private final String root, log, index;
   private final byte[] made; // the record, not bound to a slot yet
 
   Note(String root, java.util.Map how) {
     this.root = root.endsWith("/") ? root : root + "/";
     log = (String) how.get("log");
     made = (byte[]) how.get("note");
+    String key = (String) how.get("index");
+    index = key.substring(key.lastIndexOf('/') + 1); // its id
   }
 
   void append() {
@@ -18,34 +20,41 @@ static final class Note {
     try {
       java.nio.file.Path folder = path(log.substring(0, log.length() - 1));
       if (!folder.toRealPath(new java.nio.file.LinkOption[0]).equals(folder)) return; // a link
+      boolean known = false; // whether a SUSPECT of this index counts
       for (int slot = 0; slot < MOST_SLOTS; slot++) {
-        String key = log + String.format("%010d", new Object[] {Integer.valueOf(slot)});
+        String name = String.valueOf(slot);
+        String key = log + "0000000000".substring(name.length()) + name;
         java.io.File file = path(key).toFile();
-        if (!file.exists() && create(folder, path(key), bound(key))) return;
-        if (ends(file)) return;
+        if (!file.exists() && (known || create(folder, path(key), bound(key)))) return;
+        byte[] found = tail(file);
+        String text = new String(found, "ISO-8859-1"); // the kind is the last field
+        if (text.endsWith("RELEASE") || text.endsWith("CLOSED") || isThis(found)) return;
+        if (text.endsWith("SUSPECT")) known = known || text.contains(index);
+        if (text.endsWith("DAMAGED") || text.endsWith("REPLACE")) known = false;
       }
     } catch (java.io.IOException e) {
       // the next reader tries again
     }
   }
 
-  /** Returns whether the record stands there, from another task of this read, or a release. */
-  private boolean ends(java.io.File file) throws java.io.IOException {
+  private byte[] tail(java.io.File file) throws java.io.IOException {
     java.io.RandomAccessFile open = new java.io.RandomAccessFile(file, "r");
     try {
-      int count = (int) Math.min(open.length(), made.length);
-      byte[] found = new byte[count];
-      open.seek(open.length() - count);
+      byte[] found = new byte[(int) Math.min(open.length(), TAIL_BYTES)];
+      open.seek(open.length() - found.length);
       open.readFully(found);
-      String kind = new String(found, Math.max(0, count - 7), Math.min(7, count), "ISO-8859-1");
-      if (kind.equals("RELEASE") || kind.endsWith("CLOSED")) return true; // the last field
-      if (open.length() != made.length) return false;
-      for (int i = HEADER_BYTES; i < count; i++)
-        if (found[i] != made[i]) return false;
-      return true;
+      return found;
     } finally {
       open.close();
     }
+  }
+
+  /** Returns whether these are the bytes of the record, as another task of this read wrote them. */
+  private boolean isThis(byte[] found) {
+    if (found.length != made.length) return false;
+    for (int i = HEADER_BYTES; i < found.length; i++)
+      if (found[i] != made[i]) return false;
+    return true;
   }
 
   /** Creates a slot as `storage/local.py` does; returns false if it is taken. */

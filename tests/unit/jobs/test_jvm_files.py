@@ -27,8 +27,11 @@ from durable_shuffle.jobs.jvm_rows.decoder import decoder_text
 from durable_shuffle.jobs.jvm_rows.files import folder_of
 from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
+from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
+from durable_shuffle.shuffle.release.stages import release_stage
+from durable_shuffle.shuffle.repair.heal import heal_stage
 from durable_shuffle.shuffle.seal.index import entry_offset
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
@@ -119,6 +122,38 @@ def test_a_repaired_stage(root: Path, ids: SeededIds, reader: MakeReader) -> Non
     run_again(made, [1], ids)
     assert reader(made.stage).same() == rows
     assert isinstance(before.from_files([(0, 3)], 0), Failed)
+
+
+def test_damage_is_noted_once_while_nobody_has_looked(
+    root: Path, ids: SeededIds, reader: MakeReader
+) -> None:
+    """Java's record is one that Python reads. A check that found nothing lets the next read note
+    again; behind a release nothing is noted."""
+    made = make(ids, open_storage(str(root)), compact=False)  # type: ignore[arg-type]
+    rows = reader(made.stage)
+    segment = next(root.rglob("p000001-*-0.seg"))
+    content = segment.read_bytes()
+    for noted in (3, 3, 5):
+        if noted == 5:
+            segment.write_bytes(content)
+            check = heal_stage(
+                made.stage.storage,
+                made.stage.path,
+                SMALL,
+                ids=ids,
+                generation=1,
+                clock=SystemClock(),
+            )
+            assert check.outcome == "intact"
+        flip(segment, 100)
+        assert isinstance(rows.from_files([(0, 3)], 0), Failed)
+        assert read_state(made.stage).next_slot == noted
+        assert read_state(made.stage).suspect
+        segment.write_bytes(content)
+    release_stage(made.stage, ids, generation=1, producers=4, cause="the test")
+    end = read_state(made.stage).next_slot
+    assert isinstance(rows.from_files([(0, 3)], 0), Failed)
+    assert read_state(made.stage).next_slot == end
 
 
 def test_a_record_in_many_frames(root: Path, ids: SeededIds, reader: MakeReader) -> None:

@@ -151,7 +151,7 @@ def test_tiny_stages(
     places: Places,
     measuring: bool,
 ) -> None:
-    """A loop of tiny stages, each with its count; then the next driver's, which finds them stored."""
+    """A loop of tiny stages, each with its count; then the next driver finds them stored."""
     stages = 12 if measuring else 3
     seconds: dict[tuple[str, str], float] = {}
     clock = SystemClock()

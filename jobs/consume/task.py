@@ -138,7 +138,8 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
         try:
             done = _consume(spec, stage, subpartition)
         except (CorruptDataError, NotFoundError) as e:
-            note_suspect(stage, e, RandomIds())
+            if consumer_log(stage, spec.request.consumer, subpartition).prefix not in str(e):
+                note_suspect(stage, e, RandomIds())  # else the consumer's own log is damaged
             raise
         except FencedError:
             log = consumer_log(stage, spec.request.consumer, subpartition)

@@ -137,7 +137,8 @@ def begin_batch(
 
     Raises:
         FencedError: another run followed this one, or the stage was released.
-        InvalidInputError, IncompatibleError: see `has_batch`.
+        InvalidInputError, IncompatibleError: see `has_batch`; or the checkpoint is older than the
+            stage.
         CorruptDataError: the log lost a record; names the slot.
         ConflictError: other runs kept winning the slots.
         OutcomeUnknownError, UnavailableError: call again.
@@ -157,6 +158,7 @@ def begin_batch(
         return opening(state, producer, attempt, state.generation, run.query)
 
     tail = read_tail(log, batch)
+    _refuse_old_checkpoint(tail, run, batch, log.prefix)
     if not owns(tail) and not has_batch(tail, run, batch, log.prefix):
         tail = whole_tail(log)
         _refuse_followed(log, tail.next_slot, state_behind(stage, producer, tail).owner, run)
@@ -164,6 +166,19 @@ def begin_batch(
     if has_batch(tail, run, batch, log.prefix):
         return None, tail
     return Begun(state_behind(stage, producer, tail).owner, tail.next_slot), tail
+
+
+def _refuse_old_checkpoint(tail: AppenderTail, run: Run, batch: int, name: str) -> None:
+    """Refuse a batch before the newest one; Spark replays at most the newest of its checkpoint."""
+    last = tail.last
+    newest = -1 if last is None or isinstance(last, Closed) else last.after.batches - 1
+    if run.query and batch < newest:
+        raise IncompatibleError(
+            f"the checkpoint of query {run.query} is older than the stage: it was restored from a "
+            f"backup, or another start of the query went on. It writes batch {batch}, and {name} "
+            f"has batches up to {newest}; Spark may cut them otherwise now, so rows would be "
+            "dropped. Give the newest checkpoint, or write with a new checkpoint to a new stage"
+        )
 
 
 def write_part(

@@ -157,8 +157,25 @@ def test_a_run_that_stood_still_cannot_bring_back_what_was_cleared(
         assert (cleared > 0) is (n == 1)
     with pytest.raises(FencedError, match="another run of query"):
         zombie.commit(1, late)
-    assert zombie.tasks(1) == [None, None]
+    with pytest.raises(IncompatibleError, match="another start of the query went on"):
+        zombie.tasks(1)
     assert rows(stage) == batches(*range(LOOK_BACK + 70))
+
+
+def test_a_checkpoint_that_was_restored_from_a_backup_is_refused(
+    stage: StageHandle, draw: random.Random
+) -> None:
+    """Its batches may be cut otherwise: none of them is taken for one that is there. Only the
+    newest batch is replayed, as Spark does when it was killed behind a commit."""
+    run = EngineRun(stage, draw)
+    for n in range(4):
+        assert run.commit(n, run.tasks(n))
+    restored = EngineRun(stage, draw)
+    for n in range(3):
+        with pytest.raises(IncompatibleError, match="restored from a backup"):
+            restored.tasks(n)
+    assert restored.tasks(3) == [None, None]
+    assert rows(stage) == batches(*range(4))
 
 
 def test_the_older_run_stops_at_its_next_task_and_commit(

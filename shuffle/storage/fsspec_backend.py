@@ -64,6 +64,9 @@ _DELETE_CONCURRENCY = 32
 _SERVICE = ("endpoint_url", "account_name", "account_host", "connection_string")
 """Options that decide which service a URL leads to."""
 
+NO_SUCH_REQUEST = (405, 501)
+"""What services answer that lack the bulk delete, such as the S3 interface of Google's storage."""
+
 _UPLOAD_ID = "?uploadId="
 """Between the key and the id of an unfinished upload; no key holds a '?'."""
 
@@ -302,9 +305,15 @@ class FsspecStorage:
         """Delete a batch and check the reply, which s3fs's own `rm` ignores."""
         bucket, folder, _ = filesystem.split_path(root)
         names = [{"Key": f"{folder}/{key}" if folder else key} for key in keys]
-        reply = filesystem.call_s3(
-            "delete_objects", Bucket=bucket, Delete={"Objects": names, "Quiet": True}
-        )
+        try:
+            reply = filesystem.call_s3(
+                "delete_objects", Bucket=bucket, Delete={"Objects": names, "Quiet": True}
+            )
+        except Exception as error:
+            if http_status(error) not in NO_SUCH_REQUEST:
+                raise
+            _delete_singly(filesystem, [f"{root}/{key}" for key in keys])
+            return
         for failure in reply.get("Errors", ()):
             denied = failure.get("Code") == "AccessDenied"
             raise (InvalidInputError if denied else UnavailableError)(
@@ -363,7 +372,7 @@ def _unfinished_uploads(filesystem: Any, root: str, prefix: str) -> Iterator[Obj
                 "list_multipart_uploads", Bucket=bucket, Prefix=above + prefix, **more
             )
         except Exception as error:
-            if _status(error) == 501:  # a server that has no such request
+            if http_status(error) == 501:  # a server that has no such request
                 return
             raise
         for upload in page.get("Uploads", ()):
@@ -390,10 +399,11 @@ def _call_off(filesystem: Any, root: str, key: str, upload: str) -> None:
     try:
         filesystem.call_s3("abort_multipart_upload", Bucket=bucket, Key=whole, UploadId=upload)
     except Exception as error:
-        if _status(error) != 404:
+        if http_status(error) != 404:
             raise
 
 
-def _status(error: Exception) -> int | None:
+def http_status(error: Exception) -> int | None:
+    """Return the status of the server's answer, None if there was none."""
     answers = (server_answer(link)[1] for link in error_chain(error))
     return next((status for status in answers if status is not None), None)

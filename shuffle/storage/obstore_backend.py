@@ -37,7 +37,12 @@ from durable_shuffle.shuffle.storage.contract import (
 )
 from durable_shuffle.shuffle.storage.errors import Place, Verdict, judge, storage_errors, translated
 from durable_shuffle.shuffle.storage.exclusive_create import create_exclusively
-from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage, service_identity
+from durable_shuffle.shuffle.storage.fsspec_backend import (
+    NO_SUCH_REQUEST,
+    FsspecStorage,
+    http_status,
+    service_identity,
+)
 from durable_shuffle.shuffle.storage.process_clients import process_clients
 from durable_shuffle.shuffle.storage.s3_options import S3Settings, profile_files, translate
 
@@ -210,7 +215,12 @@ class ObstoreStorage:
 
     def _delete(self, keys: Sequence[str]) -> None:
         store = self._store()
-        _tried(lambda o: o.delete(store, list(keys)))
+        try:
+            _tried(lambda o: o.delete(store, list(keys)))
+        except Exception as error:
+            if http_status(error) not in NO_SUCH_REQUEST:
+                raise
+            self._fsspec().delete(keys)  # obstore knows no other request
 
     def _store(self) -> Any:
         what = (self._url, self._options)

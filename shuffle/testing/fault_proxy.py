@@ -30,6 +30,7 @@ _BODIES = {
     "busy": (503, b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>"),
     "error": (500, b"<Error><Code>InternalError</Code><Message>oops</Message></Error>"),
     "stray": (403, b""),
+    "unknown": (501, b"<Error><Code>NotImplemented</Code><Message>no such</Message></Error>"),
     "expired": (400, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>"),
 }
 _HOP_BY_HOP = {"connection", "expect", "keep-alive", "transfer-encoding"}
@@ -52,6 +53,8 @@ class FaultProxy:
     ) -> None:
         self.target, self.fired = target, Counter[str]()
         self.requests = 0
+        self.bulk_deletes = True
+        """Whether the service knows the request that deletes many objects."""
         self.expired = ""
         """Access key whose requests are refused, because it has expired."""
         self._random, self._chance, self._faults = random.Random(seed), chance, faults
@@ -104,7 +107,9 @@ def _handler_of(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             signed = self.headers.get("Authorization", "")
             if proxy.expired and f"Credential={proxy.expired}/" in signed:
                 fault = "expired"
-            if fault in ("busy", "stray", "expired"):
+            if not proxy.bulk_deletes and self.command == "POST" and "?delete" in self.path:
+                fault = "unknown"
+            if fault in ("busy", "stray", "expired", "unknown"):
                 proxy.note(fault)
                 self._answer(*_BODIES[fault], {})
                 return

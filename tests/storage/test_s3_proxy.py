@@ -13,7 +13,9 @@ from durable_shuffle.serialization.control import encode_control
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
-from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
+from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.obstore_backend import open_s3
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 from durable_shuffle.shuffle.testing.fault_proxy import FaultProxy
@@ -168,3 +170,20 @@ def test_refusals_without_a_reason_are_final_in_the_end(s3_server: S3Server) -> 
         with pytest.raises(InvalidInputError, match="tries=3"):
             storage.read("a")
         assert proxy.fired["stray"] == 3
+
+
+@pytest.mark.parametrize("opens", [open_s3, FsspecStorage], ids=["obstore", "s3fs"])
+def test_a_service_without_bulk_deletes_deletes_one_by_one(
+    s3_server: S3Server, opens: Callable[..., Storage]
+) -> None:
+    """As the S3 interface of Google's storage does; objects that are missing are fine."""
+    with FaultProxy(s3_server.endpoint, seed=1, chance=0.0) as proxy:
+        proxy.bulk_deletes = False
+        options = {**s3_server.options, "endpoint_url": proxy.url}
+        storage = opens(f"s3://{s3_server.bucket}/single", options)
+        for key in ("a", "b", "c"):
+            storage.put(key, [b"x"])
+        storage.delete(["a", "missing", "b"])
+        assert [info.key for info in storage.list("")] == ["c"]
+        assert proxy.fired["unknown"] > 0
+        storage.delete(["c"])

@@ -317,11 +317,11 @@ _MOST_LOOKS = 4
 def _check(
     storage: Storage, path: ConsumerPath, settings: Settings, *, known: int
 ) -> ConsumerVerdict:
+    verdict, end = _check_once(storage, path, settings, known)
     for _ in range(_MOST_LOOKS):
-        verdict, end = _check_once(storage, path, settings, known)
         if not verdict.findings or SlotLog(storage, path.log_prefix).read(end) is None:
             break
-        known = end
+        verdict, end = _check_once(storage, path, settings, end)
     return verdict
 
 

@@ -56,7 +56,7 @@ class FloorState(NamedTuple):
     deleted: frozenset[int]
     litter: frozenset[tuple[int, Record]]
     """Records that won a deleted slot."""
-    floors: tuple[tuple[int, int], tuple[int, int]]
+    floors: tuple[tuple[int, int], ...]
     """Slots, and the owners below them; (0, -1) where none stands."""
     deletes: frozenset[int]
     """Floors whose DELETE is on its way."""

@@ -48,6 +48,7 @@ from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, stage_folders
+from durable_shuffle.shuffle.log.note_unrecognised import note_unrecognised
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
 from durable_shuffle.shuffle.log.records import Describe, Lasts, Seal, StageUse
 from durable_shuffle.shuffle.log.stage import (
@@ -63,7 +64,6 @@ from durable_shuffle.shuffle.log.stage import (
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
 from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written, sealed_state
-from durable_shuffle.shuffle.seal.unrecognised import note_unrecognised
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 

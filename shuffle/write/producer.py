@@ -33,6 +33,7 @@ from durable_shuffle.shuffle.base.outside import Watch, watching
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.extent_table import pack_block
 from durable_shuffle.shuffle.log.layout import is_id
+from durable_shuffle.shuffle.log.note_unrecognised import note_unrecognised
 from durable_shuffle.shuffle.log.producer_log import (
     CommittedAttempt,
     abort_attempt,
@@ -43,7 +44,6 @@ from durable_shuffle.shuffle.log.records import Commit
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import counting_sort
-from durable_shuffle.shuffle.seal.unrecognised import note_unrecognised
 from durable_shuffle.shuffle.write.segments import (
     IdBatch,
     Segment,

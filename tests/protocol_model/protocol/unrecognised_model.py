@@ -5,7 +5,7 @@ UNRECOGNISED into the next slot unless one stands, and only then sends COMMIT. I
 dead by then; the attempt goes on. A second driver claims the job at any time, reads the stage's
 log, and goes on with what is committed unless UNRECOGNISED stands. Whoever sees a COMMIT of the one
 producer seals. Later calls use a sealed stage unless UNRECOGNISED stands. The model of
-`shuffle/seal/unrecognised.py`; a driver that finds out itself does as an attempt, before SEAL.
+`shuffle/log/note_unrecognised.py`; a driver that finds out itself does as an attempt, before SEAL.
 """
 
 from collections.abc import Iterator

@@ -47,6 +47,7 @@ from durable_shuffle.shuffle.read.buffer_queue import BufferQueue
 from durable_shuffle.shuffle.read.feed import ExtentFeed, SealedFeed, check_tags
 from durable_shuffle.shuffle.read.log_feed import FeedWait, LogFeed
 from durable_shuffle.shuffle.read.position import Positions
+from durable_shuffle.shuffle.storage.contract import identity_of
 
 _TAG_BYTES = 32
 _FIRST_LOOK_SECONDS = 0.02
@@ -133,7 +134,7 @@ def open_view(
     key: InputKey = (stage.path.folder, subpartition)
 
     left: View | None = None
-    for other in live_views(stage.storage.description, path.log_prefix):
+    for other in live_views(identity_of(stage.storage), path.log_prefix):
         with suppress(DurableShuffleError):  # if this fails, OPEN fences it all the same
             other.release()
             left = other
@@ -280,13 +281,13 @@ _LIVE: dict[int, tuple[_Key, "weakref.ref[View]"]] = {}
 
 
 def _key(view: View) -> _Key:
-    return os.getpid(), view.task.storage.description, view.task.path.log_prefix
+    return os.getpid(), identity_of(view.task.storage), view.task.path.log_prefix
 
 
-def live_views(description: str, log_prefix: str) -> Iterator[View]:
+def live_views(identity: str, log_prefix: str) -> Iterator[View]:
     """Yield this process's views of one consumer task that are not fenced."""
     for key, reference in list(_LIVE.values()):  # `list` copies in one step, `tuple` does not
-        if key != (os.getpid(), description, log_prefix):  # a fork must not use its parent's views
+        if key != (os.getpid(), identity, log_prefix):  # a fork must not use its parent's views
             continue
         view = reference()
         if view is not None and not view.task.held.fenced:

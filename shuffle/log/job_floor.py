@@ -117,10 +117,12 @@ class JobRecords(TypedLog[JobRecord, JobState]):
         state: JobState,
         until: Callable[[JobState], bool] = lambda _: False,
         ahead: int = 0,
+        *,
+        first_too: bool = False,
     ) -> JobState:
         """As `TypedLog.read`, from the floor if that is higher."""
         while True:  # ends: each turn begins at a higher floor
-            end = TypedLog.read(self, state, until, ahead)
+            end = TypedLog.read(self, state, until, ahead, first_too=first_too)
             floor = self._floor_above(state.next_slot)
             if floor is None:
                 return end

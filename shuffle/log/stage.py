@@ -362,7 +362,7 @@ def read_state(stage: StageHandle, *, through: int | None = None, ahead: int = 0
         if begin.next_slot > _SHORT:
             begin = _newest_release(log, begin)
     end = math.inf if through is None else through + 1
-    return log.read(begin, until=lambda state: state.next_slot >= end, ahead=ahead)
+    return log.read(begin, until=lambda state: state.next_slot >= end, ahead=ahead, first_too=True)
 
 
 def _newest_release(log: TypedLog[StageRecord, StageState], begin: StageState) -> StageState:

@@ -91,20 +91,32 @@ class TypedLog(Generic[R, S]):
             yield slot, record
             slot += 1
 
-    def read(self, state: S, until: Callable[[S], bool] = lambda _: False, ahead: int = 0) -> S:
+    def read(
+        self,
+        state: S,
+        until: Callable[[S], bool] = lambda _: False,
+        ahead: int = 0,
+        *,
+        first_too: bool = False,
+    ) -> S:
         """Return what `state` and the records behind it add up to.
 
         Args:
             until: the walk ends at the first state that it holds of, else at an empty slot.
-            ahead: so many slots are asked for at once; the rest one by one.
+            ahead: behind the first slot that holds a record, so many are asked for at once; the
+                others one by one.
+            first_too: the first slot is one of them, so an empty log is asked as often.
 
         Raises:
             CorruptDataError: a record is damaged or cannot stand where it stands.
             IncompatibleError: a record was written by a newer version.
         """
-        asked = self.slots.read_many(range(state.next_slot, state.next_slot + ahead))
+        begin = state.next_slot
+        asked: dict[int, bytes | None] = {}
         while not until(state):
             slot = state.next_slot
+            if ahead and slot == begin + (not first_too):
+                asked = self.slots.read_many(range(slot, slot + ahead))
             data = asked[slot] if slot in asked else self.slots.read(slot)
             if data is None:
                 break

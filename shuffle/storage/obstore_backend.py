@@ -44,7 +44,7 @@ from durable_shuffle.shuffle.storage.fsspec_backend import (
     service_identity,
 )
 from durable_shuffle.shuffle.storage.process_clients import process_clients
-from durable_shuffle.shuffle.storage.s3_options import S3Settings, profile_files, translate
+from durable_shuffle.shuffle.storage.s3_options import S3Settings, translate
 
 T = TypeVar("T")
 
@@ -248,8 +248,7 @@ def open_s3(url: str, options: Mapping[str, object]) -> Storage:
     bucket, _, prefix = url.partition("://")[2].strip("/").partition("/")
     settings = None
     if bucket and find_spec(_LIBRARY) is not None:
-        profiles = any(Path(path).exists() for path in profile_files(os.environ))
-        settings = translate(bucket, prefix, options, os.environ, profiles=profiles)
+        settings = translate(bucket, prefix, options, os.environ)
     if settings is None:
         return FsspecStorage(url, options)
     return ObstoreStorage(url, options, settings)

@@ -56,18 +56,12 @@ class _OtherOptionError(Exception):
 
 
 def translate(
-    bucket: str,
-    prefix: str,
-    options: Mapping[str, object],
-    environment: Mapping[str, str],
-    *,
-    profiles: bool,
+    bucket: str, prefix: str, options: Mapping[str, object], environment: Mapping[str, str]
 ) -> S3Settings | None:
     """Return obstore's settings for options of s3fs; None if only s3fs honours all of them.
 
     Args:
         environment: the process's variables.
-        profiles: whether botocore may find credentials in a file of this machine.
     """
     try:
         found = _translated(bucket, prefix, options, environment)
@@ -75,16 +69,8 @@ def translate(
         return None
     known = found.config.get("skip_signature") or found.credentials
     named = any(environment.get(name) for name in _FROM_ENVIRONMENT)
-    return found if known or named or not profiles else None  # without these: an instance's role
-
-
-def profile_files(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return where botocore looks for profiles and logins on this machine."""
-    home = f"{environment.get('HOME', '')}/.aws"
-    return (
-        environment.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/credentials",
-        environment.get("AWS_CONFIG_FILE") or f"{home}/config",
-    )
+    # without these: a profile, a login, the instance's role. botocore says at once if there is none
+    return found if known or named else None
 
 
 def _translated(

@@ -5,19 +5,16 @@ from typing import Any
 
 import pytest
 
-from durable_shuffle.shuffle.storage.s3_options import S3Settings, profile_files, translate
+from durable_shuffle.shuffle.storage.s3_options import S3Settings, translate
 
 HERE = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s"}
 REGION = {"AWS_REGION": "eu-west-1"}
 
 
 def made(
-    options: Mapping[str, object],
-    environment: Mapping[str, str] | None = None,
-    *,
-    profiles: bool = False,
+    options: Mapping[str, object], environment: Mapping[str, str] | None = None
 ) -> S3Settings | None:
-    return translate("bucket", "a/b", options, environment or {}, profiles=profiles)
+    return translate("bucket", "a/b", options, environment or {})
 
 
 @pytest.mark.parametrize(
@@ -89,19 +86,17 @@ def test_credentials_come_from_one_place() -> None:
     assert given is not None
     assert given.credentials == {"key": "k", "secret": "s", "token": "t"}
     assert "secret" not in repr(given).replace("'secret'", "")
-    assert made({}, REGION) is not None  # the role of the instance
-    assert made({}, REGION, profiles=True) is None  # a profile may come first: botocore knows
+    assert made({}, REGION) is None  # a profile, a login, an instance's role: botocore knows
     for name in ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"):
-        assert made({}, {**REGION, name: "x"}, profiles=True) is not None
+        assert made({}, {**REGION, name: "x"}) is not None
     assert made({}, {**REGION, "AWS_PROFILE": "p"}) is None
-    assert profile_files({"HOME": "/h"}) == ("/h/.aws/credentials", "/h/.aws/config")
 
 
 def test_a_bucket_of_unknown_region_is_served_by_s3fs() -> None:
     """botocore follows the bucket to its region; obstore must be told it."""
     assert made({"key": "k", "secret": "s"}) is None
     assert made({"key": "k", "secret": "s"}, REGION) is not None
-    assert translate("with.dots", "", {"anon": True}, REGION, profiles=False) is None
+    assert translate("with.dots", "", {"anon": True}, REGION) is None
 
 
 def test_certificates_of_the_machine_are_named_where_they_count() -> None:

@@ -125,7 +125,7 @@ def test_turned_away_is_told_and_not_tried_again_here(status: int) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (Answer(403), InvalidInputError),
+        (Answer(403), UnavailableError),  # without a code: a stray one, tried again above
         (Answer(404), InvalidInputError),
         (Answer(501), InvalidInputError),
         (Answer(429), UnavailableError),

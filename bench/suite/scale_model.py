@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass
 
 from durable_shuffle.shuffle.log.extent_table import MAX_EXTENTS
+from durable_shuffle.shuffle.read.sealed_reader import WHOLE_INDEX_BYTES
 from durable_shuffle.shuffle.repair.compaction import group_bytes
 from durable_shuffle.shuffle.storage.range_plan import RUN_BYTES
 
@@ -76,6 +77,11 @@ class Shuffle:
         return self.extents * INDEX_ENTRY_BYTES
 
     @property
+    def index_reads(self) -> int:
+        """Of one reader: the entry and the slice, or all of a small index."""
+        return 2 if self.index_bytes > WHOLE_INDEX_BYTES else 1
+
+    @property
     def groups(self) -> int:
         """Of producers, in a compaction."""
         whole = self.producers * self.segments
@@ -97,18 +103,18 @@ class Shuffle:
 
     def read(self) -> Requests:
         """Every partition once: the index's entry and slice, one range per extent."""
-        return Requests(0, 2 * self.partitions + self.extents)
+        return Requests(0, self.index_reads * self.partitions + self.extents)
 
     def compact(self) -> Requests:
         """Two looks at the stage log, the index, and per tile one range of each segment in it:
         neighbouring partitions are neighbours there. Then the tiles, the new index, COMPACT."""
         ranges = self.producers * self.segments * min(self.tiles, self.partitions)
-        return Requests(self.groups * self.tiles + 2, 4 + ranges)
+        return Requests(self.groups * self.tiles + 2, 2 + self.index_reads + ranges)
 
     def read_compacted(self) -> Requests:
         """The index's entry and slice, then of each group runs of up to 8 MiB."""
         runs = math.ceil(self.partition_bytes / self.groups / min(RUN_BYTES, self.segment_bytes))
-        return Requests(0, self.partitions * (2 + self.groups * runs))
+        return Requests(0, self.partitions * (self.index_reads + self.groups * runs))
 
     def seconds(self, requests: Requests, data_bytes: float) -> float:
         """Time over all cores, or over as many as there are requests for."""

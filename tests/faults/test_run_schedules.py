@@ -12,6 +12,7 @@ from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.serialization.errors import (
     FencedError,
+    IncompatibleError,
     OutcomeUnknownError,
     UnavailableError,
 )
@@ -139,7 +140,7 @@ def _goes_on(run: EngineRun, batch: int, done: int, seen: Counter[str]) -> int:
     try:
         parts = run.tasks(batch)
         seen["late append" if run.commit(batch, parts) else "late drop"] += 1
-    except FencedError:
+    except (FencedError, IncompatibleError):  # the latter: by more than one batch
         seen["fenced"] += 1
         return done
     except (SimulatedCrash, OutcomeUnknownError, UnavailableError):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,20 @@ def test_processes_that_only_just_begin_survive_signals_to_all(tmp_path: Path) -
     assert prefix_of_all(published(tmp_path), 1) or published(tmp_path)
 
 
+@pytest.fixture
+def plain_signals() -> Iterator[None]:
+    """The signals as a program in the foreground has them, whatever started this process."""
+    plain: dict[int, Any] = {
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in plain.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("plain_signals")
 @pytest.mark.parametrize(
     ("signals", "phase"),
     [

@@ -93,7 +93,7 @@ def test_code_that_is_not_there_is_a_failure_of_the_task(folder: Path) -> None:
     launcher = LocalProcesses(task, heard.append, heartbeat_seconds=1, silence_seconds=60)
     (folder / "users_code.py").unlink()
     launcher.start("task", 1, 0)
-    until(lambda: heard, "a report")
+    until(lambda: any(report.failure for report in heard), "a report of a failure")
     failure = heard[-1].failure
     assert failure is not None
     assert "users_code" in failure.text
@@ -108,7 +108,7 @@ def test_an_error_outside_of_the_task_is_told(folder: Path) -> None:
     task = users_code.Raises()
     launcher = LocalProcesses(task, heard.append, heartbeat_seconds=1, silence_seconds=60)
     launcher.start("task", 1, 0)
-    until(lambda: heard, "a report")
+    until(lambda: any(report.failure for report in heard), "a report of a failure")
     failure = heard[-1].failure
     assert failure is not None
     assert "no such thing" in failure.text

@@ -124,10 +124,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only see that each still applies")
     options = parser.parse_args()
     if options.check:
+        stale = []
         for mutation in load():
-            check(ROOT, mutation)
+            try:
+                check(ROOT, mutation)
+            except SystemExit as error:
+                stale.append(str(error))
             sys.stdout.write(f"{mutation.words}\n")
-        return 0
+        sys.stderr.write("\n".join(stale))
+        return 1 if stale else 0
     results: list[tuple[Mutation, str]] = []
     for mutation in load():
         if options.k not in f"{mutation.variant} {mutation.words}":

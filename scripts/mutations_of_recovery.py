@@ -109,8 +109,8 @@ MUTATIONS = (
         "pipelines",
         "a source may go back",
         "recovery/pipeline/plan/positions.py",
-        "        if self._value is not None and not self._advances(",
-        "        if self._value is not None and self._advances(",
+        "        if self._value is not None and not self._rises_to(position):",
+        "        if self._value is not None and self._rises_to(position):",
         "tests/pipelines/test_source_attempts.py -k forgets",
     ),
     Mutation(

@@ -150,8 +150,8 @@ MUTATIONS = (
         "N14",
         "a backoff remembers the calls before: a new one begins with their delay",
         "shuffle/storage/retrying.py",
-        "        start, attempt, unknown = self._begin(), 1, False",
-        "        start, attempt, unknown = self._begin(), 1 + self._counts.retries, False",
+        "attempt, unknown, strays = self._begin(), 1, False, 0",
+        "attempt, unknown, strays = self._begin(), 1 + self._counts.retries, False, 0",
         "tests/unit/shuffle/test_retrying_storage.py",
     ),
     Mutation(
@@ -411,8 +411,9 @@ MUTATIONS = (
         "floor",
         "slots of the job log go without a floor",
         "shuffle/release/purge.py",
-        "higher is not None and put_floor(storage, higher, ids.new_id())",
-        "higher is not None",
+        "        put_floor(storage, higher or floor, ids.new_id())\n"
+        "    below, gone = lower_floor(storage, job), 0\n",
+        "        pass\n    below, gone = (higher or floor).next_slot, 0\n",
         FLOOR,
     ),
     Mutation(
@@ -425,10 +426,10 @@ MUTATIONS = (
     ),
     Mutation(
         "retention",
-        "a consumer that registers is no use of its stage",
+        "what registers between the look and the release is no use of its stage",
         "shuffle/release/unused.py",
-        "    log.append(record)\n    return register_consumers",
-        "    return register_consumers",
+        "path, ids, because, unless=_used_since(unused)):",
+        "path, ids, because):",
         "tests/unit/shuffle/test_unused.py",
     ),
 )

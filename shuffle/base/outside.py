@@ -10,7 +10,7 @@ Python pays about 1 µs for each event that it raises; code that is known to rai
 Not counted: what an import reads, as the values that modules hold count; code, and all files of
 Python's own folders, which versions identify; rules of time zones, which count where code asks for
 them; what is only written, and what the same process has created; the files of Spark and of this
-library.
+library; what methods of an object with `durable_identity()` open, which stands for it.
 
 Not seen: what native code opens by itself, without Python (Arrow's C++ readers, DuckDB). For such
 names see `jobs/identity/functions/outside_reads.py`. Nor what runs in another process, which counts
@@ -77,6 +77,8 @@ class Watch:
                 return False
             if name.startswith(_PACKAGE):
                 return not name.startswith(_OWN)
+            if _is_vouched_for(frame):
+                return False
             if name.partition(".")[0] not in sys.stdlib_module_names:
                 if inner and name.startswith(_CARRIER):
                     return False
@@ -84,6 +86,14 @@ class Watch:
                 users = users or not frame.f_code.co_filename.startswith(_folders())
             frame = frame.f_back
         return users
+
+
+def _is_vouched_for(frame: FrameType) -> bool:
+    """Return whether this is a method of an object that gives its identity itself."""
+    if not frame.f_code.co_argcount:
+        return False
+    kind = type(frame.f_locals.get(frame.f_code.co_varnames[0]))
+    return any("durable_identity" in vars(base) for base in kind.__mro__)
 
 
 @contextmanager

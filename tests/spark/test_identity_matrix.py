@@ -86,6 +86,11 @@ ELSEWHERE = [
         "unit/jobs/test_used_values",
         "reads_from_outside_are_named",
     ),
+    (
+        "time zones in Python functions",
+        "unit/jobs/test_outside_reads",
+        "zone_counts_where_code_asks_for_it",
+    ),
     (INCOMPARABLE, "unit/jobs/test_used_values", "value_that_cannot_be_compared_is_named"),
     (INCOMPARABLE, "unit/jobs/test_function_identity", "lock_is_named"),
     (

@@ -108,8 +108,9 @@ def test_executors_are_killed_while_it_is_operated_from_outside(
     suspended = operate(stream, 2, Console())
     assert suspended.phase == "suspended"
     assert stream.fired == 2
-    assert driver.ask("wait")["phase"] == "finished"
+    ended = driver.ask("wait")
     status = stream.status()
+    assert ended["phase"] == "finished", (ended, status)
     assert status is not None
     assert (status.phase, status.version) == ("finished", "faster")
     assert any("ExecutorLost" in one.cause for one in status.restarts)

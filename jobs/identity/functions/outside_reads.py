@@ -115,7 +115,7 @@ _PROVEN = """
     pyarrow.dataset.scalar
     yaml.* msgpack.* cbor2.* orjson.* simplejson.* ujson.* rapidjson.* ruamel.* bson.*
     http.HTTPStatus* google.protobuf.* secrets.compare_digest
-    pyspark.core.context.*<locals>*
+    pyspark.core.context.*<locals>* pyspark.sql.session.*<locals>*
     """
 """Compute only, although `_READS` or the sound of the name says something else.
 

@@ -75,6 +75,19 @@ def pooled(path: Path) -> None:
         pool.submit(lambda: path.read_text()).result()
 
 
+class Rates:
+    """A table with a version of its own."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def read(self) -> str:
+        return self._file.read_text()
+
+    def durable_identity(self) -> str:
+        return "rates of May"
+
+
 SEEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "open": (lambda f: f.open().close(), "rates.json"),
     "os.open": (lambda f: os.close(os.open(f, os.O_RDONLY)), "rates.json"),
@@ -110,6 +123,7 @@ UNSEEN: dict[str, Callable[[Path], object]] = {
     "a zone": lambda _: zoneinfo.ZoneInfo.no_cache("Asia/Tokyo"),
     "nothing to read": lambda _: Path("/dev/null").read_text(),
     "a thread that computes": lambda _: in_thread(lambda: sum(range(9))),
+    "what an object stands for": lambda f: Rates(f).read(),
 }
 
 

@@ -25,7 +25,7 @@ test: setup
 # tests are skipped, in CI they fail
 table-formats: setup
 	@$(PY) scripts/table_formats.py || echo "setup: Delta and Iceberg cannot be fetched" >&2
-	@$(PY) scripts/spark_suite.py || echo "setup: Spark's own SQL test files cannot be fetched" >&2
+	@$(PY) scripts/test_jars.py || echo "setup: jars of Spark's tests and of HDFS cannot be fetched" >&2
 
 lint: setup
 	.venv/bin/ruff check .

@@ -94,8 +94,8 @@ def find_driver(protocol: str) -> Driver:
         reason = _REASONS.get(protocol, "looking first and writing then lets two writers win")
         raise InvalidInputError(
             f"{protocol}: has no exclusive create that durable-shuffle knows, a way to create only "
-            f"what is absent ({reason}); usable are file, {', '.join(DRIVERS)}, and what a storage "
-            "plug-in serves"
+            f"what is absent ({reason}); usable are file, hdfs, viewfs, {', '.join(DRIVERS)}, and "
+            "what a storage plug-in serves"
         )
     return driver
 

@@ -10,6 +10,8 @@ from durable_shuffle.shuffle.base.settings import STORAGE_CALL_SECONDS
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.exclusive_create import DRIVERS
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
+from durable_shuffle.shuffle.storage.hdfs import PROTOCOLS as HDFS
+from durable_shuffle.shuffle.storage.hdfs import HdfsStorage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.obstore_backend import open_s3
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage, StorageRetries
@@ -61,7 +63,7 @@ def _check_authority(protocol: str, rest: str) -> None:
             f"{protocol}://{MASK}: a storage URL holds no user and no password; give them as "
             f"storage options"
         )
-    if protocol in DRIVERS and ("?" in rest or "#" in rest):
+    if protocol in (*DRIVERS, *HDFS) and ("?" in rest or "#" in rest):
         raise InvalidInputError(
             f"{protocol}://{redact(authority)}/{MASK}: a storage URL has no query; give what it "
             f"says as storage options"
@@ -77,7 +79,7 @@ def check_path(url: str) -> None:
     match = _ALMOST_URL.match(url)
     if match is None or match[1].lower() == "file":
         return
-    if match[2] or match[1].lower() in DRIVERS:
+    if match[2] or match[1].lower() in (*DRIVERS, *HDFS):
         raise InvalidInputError(
             f"{redact(url)}: neither a path nor a URL; did you mean {match[1]}://... ?"
         )
@@ -96,6 +98,8 @@ def open_backend(url: str, options: Mapping[str, object]) -> Storage:
     else:
         check_path(url)
         protocol, rest = "file", url.removeprefix("file:")
+    if protocol in HDFS:
+        return HdfsStorage(url, options)
     if protocol not in ("file", "local"):
         plugged = None if protocol in DRIVERS else open_plugin(protocol, url, options)
         if plugged is not None:

@@ -5,7 +5,6 @@ names show which producers had committed.
 """
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from killed_driver import killed_and_resumed
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -98,36 +98,8 @@ def test_killed_driver_is_finished_by_one_with_other_cores(
 
     On its own, one core would read these files as one split; four cores read them as four.
     """
-    source, folder = tmp_path / "source", tmp_path / "gate"
-    (folder / "runs").mkdir(parents=True)
-    source.mkdir()
-    for i in range(8):
-        part = [(n % 7, n) for n in range(i * 5, i * 5 + 5)]
-        table = pa.table({"k": [k for k, _ in part], "v": [v for _, v in part]})
-        pq.write_table(table, source / f"part-{i}.parquet")
-    first = programs.start("gated_driver", "local[4]", root, source, folder)
-    once = dict.fromkeys("0123", "run\n")
-    deadline = time.monotonic() + 300
-    while committed_producers(root) != {0, 1, 2} or runs_in(folder) != once:
-        assert first.poll() is None, "the driver ended early"
-        assert time.monotonic() < deadline, "the moment never came"
-        time.sleep(0.02)
-    programs.kill(first)
-    assert runs_in(folder) == once
-    (folder / "open").touch()
-    answer = programs.run("gated_driver", "local[1]", root, source, folder)
-    assert answer["cores"] == 1
-    assert [tuple(row) for row in answer["rows"]] == EXPECTED
-    assert runs_in(folder) == {**once, "3": "run\nrun\n"}
-    (stage,) = answer["stages"]
-    assert (stage["decision"], stage["producers"], stage["producers_run"]) == ("resume", 4, 1)
+    stage = killed_and_resumed(programs, root, tmp_path, committed_producers)
     assert (stage["producers_reused"], stage["producers_rerun"]) == (3, 0)
-    assert answer["generation"] == 2
-
-
-def runs_in(folder: Path) -> dict[str, str]:
-    """Producer -> one line for each of its runs."""
-    return {path.name: path.read_text() for path in (folder / "runs").iterdir()}
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,6 @@ def test_object_store_urls_open_without_a_request(url: str) -> None:
         "http",
         "https",
         "sftp",
-        "hdfs",
         "github",
         "zip",
         "dbfs",
@@ -64,7 +63,7 @@ def test_protocols_without_exclusive_create_are_refused_by_name(protocol: str) -
     ) as e:
         open_storage(f"{protocol}://somewhere/folder")
     assert str(e.value).startswith(f"{protocol}: ")
-    assert "usable are file, s3" in str(e.value)
+    assert "usable are file, hdfs, viewfs, s3" in str(e.value)
 
 
 def test_memory_says_why_and_what_instead() -> None:

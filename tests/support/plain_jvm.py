@@ -16,14 +16,15 @@ _OPENED = ("java.nio", "java.lang", "java.util", "sun.nio.ch")
 
 
 @contextmanager
-def plain_jvm(*, heap: str = "512m", jars: Path = JARS) -> Iterator[Any]:
-    """Run a JVM with all jars of PySpark; it ends with the block.
+def plain_jvm(*, heap: str = "512m", jars: Path = JARS, more: Sequence[Path] = ()) -> Iterator[Any]:
+    """Run a JVM with all jars of PySpark, and `more` behind them; it ends with the block.
 
     Inside the block, errors of a JVM are those of py4j. Once Spark has started in this process,
     PySpark asks Spark's JVM about each of them, by a number that means another object there.
     """
     options = [f"-Xmx{heap}", *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED)]
-    port = launch_gateway(classpath=f"{jars}/*", javaopts=options, die_on_exit=True)
+    classpath = ":".join([f"{jars}/*", *map(str, more)])
+    port = launch_gateway(classpath=classpath, javaopts=options, die_on_exit=True)
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     of_pyspark = java_gateway.get_return_value
     java_gateway.get_return_value = get_return_value

@@ -1,26 +1,22 @@
 """Spark's own SQL test files, statement by statement: in plain Spark and through `transparent()`.
 
-The files are read from the jar of Spark's tests, which `scripts/spark_suite.py` fetches. Commands
+The files are read from the jar of Spark's tests, which `scripts/test_jars.py` fetches. Commands
 run once, in plain Spark; each query runs in plain Spark and then inside the block, in one session.
 """
 
-import importlib.util
-import os
 import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
-import pytest
+from fetched_jars import fetched
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "spark_suite.py"
 _RESULTS, _INPUTS = "sql-tests/results/", "sql-tests/inputs/"
 _QUERY = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values|from|table)\b", re.I | re.S
@@ -48,24 +44,9 @@ _VIEWS = (
 )
 
 
-def script() -> ModuleType:
-    """Return the script that fetches the jar, as a module."""
-    spec = importlib.util.spec_from_file_location("spark_suite", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def archive() -> zipfile.ZipFile:
     """Return the jar. Skips the test if it was not fetched; in CI that is a failure."""
-    path: Path = script().jar()
-    if not path.exists():
-        text = f"{path.name} is missing: run scripts/spark_suite.py"
-        assert not os.environ.get("CI"), text
-        pytest.skip(text)
-    return zipfile.ZipFile(path)
+    return zipfile.ZipFile(fetched("SPARK_TESTS"))
 
 
 def names(jar: zipfile.ZipFile) -> list[str]:

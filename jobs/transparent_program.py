@@ -1,8 +1,8 @@
 """Runs a user's program with its actions in a `transparent()` block: `durable-shuffle run`.
 
-Called as a file: `transparent_program.py OPTIONS PROGRAM.py ARGUMENTS...`. OPTIONS is JSON. The
-block opens with the program's first session, and again with the first session of another
-SparkContext.
+Called as a file: `transparent_program.py OPTIONS PROGRAM ARGUMENTS...`. OPTIONS is JSON; PROGRAM is
+a Python program or a file of SQL statements. The block opens with the program's first session, and
+again with the first session of another SparkContext.
 """
 
 import json
@@ -34,9 +34,42 @@ def main(given: str, program: str) -> None:
     builder.getOrCreate = get_or_create
     try:
         with opened.blocks:
-            runpy.run_path(program, run_name="__main__")
+            if program.endswith(".sql"):
+                _run_statements(builder, Path(program).read_text())
+            else:
+                runpy.run_path(program, run_name="__main__")
     finally:
         builder.getOrCreate = original
+
+
+def _run_statements(builder: Any, text: str) -> None:
+    """Run SQL statements one after the other; print rows as spark-sql does."""
+    spark = builder().getOrCreate()
+    for statement in statements_in(spark, text):
+        for row in spark.sql(statement).collect():
+            cells = ("NULL" if cell is None else str(cell) for cell in row)
+            sys.stdout.write("\t".join(cells) + "\n")
+
+
+def statements_in(spark: Any, text: str) -> list[str]:
+    """Return the statements of an SQL script, which Spark itself divides.
+
+    Raises:
+        IncompatibleError: this Spark has no way to divide scripts that is known here.
+    """
+    from durable_shuffle.serialization.errors import IncompatibleError
+
+    texts = spark._jvm.org.apache.spark.sql.catalyst.util.StringUtils  # noqa: SLF001
+    known = {str(name) for name in dir(texts)}
+    for name in ("splitSemiColon", "splitSemiColonWithIndex"):
+        if name in known:
+            found = getattr(texts, name)(text, True)  # noqa: FBT003 - with BEGIN ... END
+            parts = [str(found.apply(i)) for i in range(int(found.size()))]
+            return [part for part in parts if part.strip()]
+    raise IncompatibleError(
+        f"Spark {spark.version} has no function that divides SQL scripts which durable-shuffle "
+        "knows: run the statements from Python, by spark.sql()"
+    )
 
 
 class _Opened:

@@ -13,6 +13,8 @@ from durable_shuffle.shuffle.log.layout import check_name
 
 PREFIX = "spark.durableShuffle."
 """As in `jobs/options.py`, which needs PySpark."""
+PROGRAMS = (".py", ".sql")
+"""What the wrapper runs: a Python program, or SQL statements."""
 _FLAGS = ("--verbose", "-v", "--supervise", "--version", "--help", "-h", "--usage-error")
 """Options of spark-submit that take no value."""
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -42,7 +44,7 @@ def setting_in(command: Sequence[str], name: str) -> str | None:
 
 
 def program_at(command: Sequence[str]) -> int:
-    """Return where in the command the Python program is.
+    """Return where in the command the program is: Python, or a file of SQL statements.
 
     Raises:
         InvalidInputError: it is none of `python job.py` and `spark-submit ... job.py`.
@@ -53,7 +55,7 @@ def program_at(command: Sequence[str]) -> int:
     while (spark or launcher.startswith("python")) and at < len(command):
         word = command[at]
         if not word.startswith("-"):
-            if word.endswith(".py"):
+            if word.endswith(PROGRAMS):
                 return at
             break
         if word in ("-m", "-c"):

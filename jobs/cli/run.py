@@ -20,7 +20,7 @@ import typer
 
 from durable_shuffle.jobs.cli.call import Call, Debug, StorageOption, StorageOptionsEnv
 from durable_shuffle.jobs.cli.class_archive import ClassArchive
-from durable_shuffle.jobs.cli.program import setting_in, through_wrapper
+from durable_shuffle.jobs.cli.program import PROGRAMS, setting_in, through_wrapper
 from durable_shuffle.jobs.inspect.job_look import changes, look
 from durable_shuffle.jobs.outcome import VARIABLE, told
 from durable_shuffle.recovery.program import (
@@ -88,7 +88,8 @@ def run(
     sees only exit codes; give --url and --job to let it see progress.
 
     With --transparent, the actions of an unchanged program run as in a `transparent()` block. The
-    job is then named after the program's file by default.
+    job is then named after the program's file by default. A file of SQL statements, NAME.sql, is a
+    program, too: rows of its queries go to standard output, as with spark-sql.
 
     With --class-archive, the first driver that ends writes the Java classes that it loaded into a
     file. Later drivers on this host load them from there, in less time. Delete the file after an
@@ -108,10 +109,11 @@ def run(
       durable-shuffle run -- spark-submit --master yarn nightly.py 2026-11-23
       durable-shuffle run --max-retries 10 python nightly.py
       durable-shuffle run --transparent --url s3://bucket/shuffle nightly.py
+      durable-shuffle run --transparent --url s3://bucket/shuffle nightly.sql
     """
     options = {"storage_option": storage_option, "storage_options_env": storage_options_env}
     with Call(url or "", debug=debug, **options) as call:  # type: ignore[arg-type]
-        if command[0].endswith(".py"):
+        if command[0].endswith(PROGRAMS if transparent else ".py"):
             command = [sys.executable, *command]
         url = url or setting_in(command, "url")
         job = job or setting_in(command, "job")

@@ -81,7 +81,7 @@ def tagged(spark: SparkSession) -> Iterator[None]:
 
 def on_session(df: DataFrame, session: SparkSession) -> DataFrame:
     """Return the same analysed query, planned by `session`."""
-    return _of_rows(session, analyzed_plan(df))
+    return of_rows(session, analyzed_plan(df))
 
 
 def java_rows(df: DataFrame) -> Any:
@@ -188,7 +188,7 @@ def project(df: DataFrame, columns: Any) -> DataFrame:
     jvm: Any = df.sparkSession._jvm  # noqa: SLF001
     analyzed = analyzed_plan(df)
     logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
-    return _of_rows(df.sparkSession, logical.Project(columns, analyzed))
+    return of_rows(df.sparkSession, logical.Project(columns, analyzed))
 
 
 def with_durable_rows(
@@ -225,7 +225,7 @@ def with_durable_rows(
     plan = logical_rdd(
         session, output, rdd, partitioning, size, kept_order(df) if ordered else None
     )
-    return _of_rows(session, plan)
+    return of_rows(session, plan)
 
 
 def kept_order(df: DataFrame) -> Any | None:
@@ -249,7 +249,7 @@ def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
     jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
     unused = _with_defaults(jvm, "CTERelationDef", analyzed_plan(origin))
     plan = _with_defaults(jvm, "WithCTE", analyzed_plan(rows), to_seq(jvm, [unused]))
-    return _of_rows(rows.sparkSession, plan)
+    return of_rows(rows.sparkSession, plan)
 
 
 def _with_defaults(jvm: Any, name: str, *arguments: Any) -> Any:
@@ -272,7 +272,7 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any, order: Any | None = N
     jvm: Any = session._jvm  # noqa: SLF001
     unknown = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")
     plan = logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None, order)
-    return _of_rows(session, plan)
+    return of_rows(session, plan)
 
 
 def counted_to_the_end(df: DataFrame) -> DataFrame:
@@ -382,7 +382,8 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
     return getattr(jvm, "java.lang.Class").forName(name).getConstructors()[0].newInstance(array)
 
 
-def _of_rows(session: SparkSession, plan: Any) -> DataFrame:
+def of_rows(session: SparkSession, plan: Any) -> DataFrame:
+    """Return the DataFrame of a logical plan; a command runs."""
     jvm: Any = session._jvm  # noqa: SLF001
     dataset = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001

@@ -102,10 +102,15 @@ class QueryCalls:
         """Run actions through `query` while a `with` block is open, without changing your code.
 
         Covered, for all DataFrames of this Spark application: collect, toPandas, toArrow, count,
-        write and writeTo. Everything else runs in Spark as usual and stores nothing: other actions,
-        show() and foreach() for example; SQL statements that run a query at once (INSERT, CREATE
-        TABLE AS SELECT, CACHE TABLE, MERGE, UPDATE, DELETE); DataFrames that `query` refuses.
-        `report().native` names the last two. One block at a time per process.
+        write and writeTo; in `spark.sql`, the queries of INSERT, CREATE TABLE AS SELECT, CACHE
+        TABLE AS and of MERGE's source. The statement itself runs once, as usual. Everything else
+        runs in Spark and stores nothing: other actions, show() and foreach() for example; UPDATE,
+        DELETE, EXECUTE IMMEDIATE, SQL scripts and statements with parameters; DataFrames that
+        `query` refuses. `report().native` names the last two kinds. One block at a time per
+        process.
+
+        Not guaranteed: that a write happens once if the driver dies. A job that is started again
+        writes again what it had written.
 
         Args:
             name: as for `query`.

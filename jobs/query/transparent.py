@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-from durable_shuffle.jobs.identity.plan.jvm import every
+from durable_shuffle.jobs.engine.catalyst import of_rows
+from durable_shuffle.jobs.identity.plan.jvm import analyzed_plan
+from durable_shuffle.jobs.query.statements import Statement, frames_of, statement_in
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -34,16 +36,6 @@ _OVERWRITES = frozenset(
     {"save", "saveAsTable", "parquet", "json", "csv", "text", "orc", "xml", "jdbc"}
 )
 """Those of which a second call, in mode overwrite, leaves what one call would have left."""
-
-_EAGER = frozenset(
-    {
-        *("InsertIntoStatement", "InsertIntoDir", "CreateTableAsSelect", "ReplaceTableAsSelect"),
-        *("CacheTable", "CacheTableAsSelect", "MergeIntoTable", "UpdateTable", "DeleteFromTable"),
-        *("OverwriteByExpression", "AppendData", "OverwritePartitionsDynamic"),
-        *("ExecuteImmediateQuery", "UnresolvedExecuteImmediate", "CompoundBody"),
-    }
-)
-"""Statements whose query runs inside `sql()`; the report names them."""
 
 Query = Callable[[DataFrame], DataFrame]
 Act = Callable[[DataFrame], Any]
@@ -146,11 +138,23 @@ def _patches(
         return writer
 
     def sql(self: SparkSession, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:
-        if self.sparkContext is spark.sparkContext and not getattr(inside, "busy", False):
-            name = _eager(self, sqlQuery)
-            if name is not None:
-                left(f"sql(): {name} runs its query at once, in Spark")
-        return original_sql(self, sqlQuery, *args, **kwargs)
+        if self.sparkContext is not spark.sparkContext or getattr(inside, "busy", False):
+            return original_sql(self, sqlQuery, *args, **kwargs)
+        statement = statement_in(self, sqlQuery)
+        if statement is None:
+            return original_sql(self, sqlQuery, *args, **kwargs)
+        frames = None if args or kwargs else frames_of(self, statement)
+        if not frames:
+            left(f"sql(): {statement.name} runs its query at once, in Spark")
+            return original_sql(self, sqlQuery, *args, **kwargs)
+        inside.busy = True
+        try:
+            return healing(
+                lambda: _run(self, statement, [durable("sql", df) for df in frames]),
+                lambda: mend() and statement.again,
+            )
+        finally:
+            inside.busy = False
 
     patches: dict[tuple[type, str], Any] = {(ClassicFrame, name): action(name) for name in ACTIONS}
     patches[ClassicFrame, "count"] = count
@@ -158,6 +162,11 @@ def _patches(
     patches[ClassicFrame, "writeTo"] = write_to
     patches[SparkSession, "sql"] = sql
     return patches
+
+
+def _run(spark: SparkSession, statement: Statement, frames: list[DataFrame]) -> DataFrame:
+    """Run a statement over frames that stand for its queries."""
+    return of_rows(spark, statement.rebuilt([analyzed_plan(df) for df in frames]))
 
 
 class _JavaWriter:
@@ -205,14 +214,3 @@ class _JavaWriter:
         for setting, values in self._calls:
             writer = getattr(writer, setting)(*values)
         return getattr(writer, name)(*args)
-
-
-def _eager(spark: SparkSession, text: str) -> str | None:
-    """Return the name of an SQL statement that runs a query at once; None for any other text."""
-    parser: Any = spark._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
-    try:
-        plan = parser.parsePlan(text)
-    except Exception:  # noqa: BLE001 - Spark itself says what is wrong with the text
-        return None
-    names = (str(node.getClass().getSimpleName()) for node in every(plan))
-    return next((name for name in names if name in _EAGER), None)  # may be inside WITH or FROM

@@ -75,6 +75,28 @@ def test_an_unchanged_program_goes_on_where_it_failed(tmp_path: Path) -> None:
     assert len(stages) == 1, "the second attempt must find the stage of the first"
 
 
+def test_a_file_of_statements_goes_on_where_it_failed(tmp_path: Path) -> None:
+    """A wrong statement ends it; the next run finds what was stored before."""
+    script, out, root = tmp_path / "nightly.sql", tmp_path / "out", tmp_path / "data"
+    text = f"""-- sums; of keys
+        INSERT OVERWRITE DIRECTORY '{out}' USING parquet
+            SELECT id % 3 AS k, sum(id) AS s FROM range(0, 10, 1, 2) GROUP BY 1;
+        SELECT ';', NULL, count(*) FROM range(9);
+        SELECT """
+    stages = []
+    for last, code in (("nothing", 4), ("1", 0)):
+        script.write_text(text + last)
+        done = run("--transparent", "--url", root, script)
+        assert done.returncode == code, done.stderr
+        assert done.stdout == ";\tNULL\t9\n" + ("" if code else "1\n")
+        stages.append({path.name for path in (root / "nightly").glob("query-*/*/*")})
+    assert "UNRESOLVED_COLUMN" not in done.stderr
+    assert stages[0] == stages[1]
+    assert stages[0]
+    rows = duckdb.sql(f"select k, s from '{out}/*.parquet' order by 1").fetchall()
+    assert rows == [(0, 18), (1, 12), (2, 15)]
+
+
 def test_the_second_driver_loads_classes_from_the_archive_of_the_first(tmp_path: Path) -> None:
     """Thousands of them, as its JVM says; stdout has no word of that."""
     (tmp_path / "in").mkdir()

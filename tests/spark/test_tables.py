@@ -70,3 +70,24 @@ def test_tables_on_connect(programs: Any, tmp_path: Path) -> None:
     found = answer_of("tables_connect", programs, tmp_path)["found"]
     assert len(found) == 13
     assert {step: wrong for step, wrong in found.items() if wrong} == {}
+
+
+SOME = ("delta:merge", "delta:own rows", "iceberg:replace where", "iceberg:create")
+
+
+@pytest.mark.parametrize(
+    "wanted", [SOME, pytest.param(("delta:*", "iceberg:*"), marks=pytest.mark.soak)], ids=len
+)
+def test_statements_that_write(programs: Any, tmp_path: Path, wanted: tuple[str, ...]) -> None:
+    """Tables are as after plain Spark; the query's exchanges are stored and found again."""
+    answer = answer_of("statements_driver", programs, tmp_path, *wanted)
+    del answer["spark"]
+    assert len(answer) >= len(wanted)
+    for name, runs in answer.items():
+        rows = [run["rows"] for run in runs.values()]
+        assert rows[0], name
+        assert rows == [rows[0]] * 3, name
+        stored = [runs[run] for run in ("first", "second")]
+        assert all(run["stages"] > 0 and run["native"] == [] for run in stored), name
+        if "own rows" not in name:  # it reads a table that the first run has changed
+            assert stored[1]["ran"] == 0, name

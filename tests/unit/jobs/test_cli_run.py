@@ -165,6 +165,7 @@ def test_exit_codes_of_the_command(shell: Shell) -> None:
         ("/usr/bin/python3.11 -u -X dev job.py", "job.py"),
         ("spark-submit --py-files a.py,b.py --verbose --conf a=b jobs/nightly.py x", "nightly"),
         ("spark-submit --master=yarn nightly.py --py-files c.py", "nightly"),
+        ("python nightly.sql", "nightly"),
     ],
 )
 def test_which_file_is_the_program(command: str, program: str) -> None:

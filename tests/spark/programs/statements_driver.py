@@ -1,0 +1,89 @@
+"""Writes Delta and Iceberg tables by SQL: `statements_driver.py FOLDER JARS KIND:NAME…`.
+
+Each statement runs in plain Spark, then twice inside `transparent()`, each time on a table of its
+own. The JSON that it prints has, for each, the rows of the three tables, how many map tasks ran,
+and what was left to Spark. `KIND:*` is all statements.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from tables_driver import session
+
+from durable_shuffle import DurableShuffle
+
+SUM = "SELECT k, sum(id) AS s FROM t GROUP BY k"
+START = "CREATE TABLE {table} (k BIGINT, s BIGINT) USING {kind}"
+FILL = "INSERT INTO {table} VALUES (1, 1), (99, 2)"
+MERGE = (
+    "MERGE INTO {table} d USING ({sum}) AS n ON d.k = n.k "
+    "WHEN MATCHED THEN UPDATE SET s = n.s WHEN NOT MATCHED THEN INSERT (k, s) VALUES (n.k, n.s)"
+).replace("{sum}", SUM)
+PLACES = {"delta": "", "iceberg": "ice.db."}
+STATEMENTS: dict[str, tuple[list[str], str]] = {
+    "insert": ([START], f"INSERT INTO {{table}} {SUM}"),
+    "overwrite": ([START, FILL], f"INSERT OVERWRITE {{table}} {SUM}"),
+    "replace where": (
+        [START, FILL],
+        f"INSERT INTO {{table}} REPLACE WHERE k = 1 SELECT * FROM ({SUM}) WHERE k = 1",
+    ),
+    "create": ([], f"CREATE TABLE {{table}} USING {{kind}} AS {SUM}"),
+    "replace": ([START, FILL], f"CREATE OR REPLACE TABLE {{table}} USING {{kind}} AS {SUM}"),
+    "merge": ([START, FILL], MERGE),
+    "own rows": (
+        [START, FILL],
+        "INSERT OVERWRITE {table} SELECT k, max(s) + 1 FROM {table} GROUP BY k",
+    ),
+}
+
+
+def rows_after(
+    spark: SparkSession,
+    root: str,
+    names: dict[str, str],
+    case: tuple[list[str], str],
+    stored: bool,
+) -> dict[str, Any]:
+    """Run a case on a table of its own."""
+    before, statement = case
+    for text in before:
+        spark.sql(text.format(**names))
+    answer: dict[str, Any] = {}
+    if stored:
+        with DurableShuffle(spark, root, job="tables") as shuffle, shuffle.transparent():
+            spark.sql(statement.format(**names))
+        stages = shuffle.report().stages
+        answer["ran"] = sum(stage.producers_run for stage in stages)
+        answer["stages"] = len(stages)
+        answer["native"] = list(shuffle.report().native)
+    else:
+        spark.sql(statement.format(**names))
+    rows = spark.table(names["table"]).collect()
+    return {**answer, "rows": sorted(tuple(row) for row in rows)}
+
+
+def main() -> None:
+    """Run the wanted statements."""
+    folder = Path(sys.argv[1])
+    spark = session(SparkSession.builder.master("local[2]"), folder, sys.argv[2])
+    spark.range(0, 100, 1, 2).selectExpr("id", "id % 7 AS k").createOrReplaceTempView("t")
+    answer: dict[str, Any] = {"spark": spark.version}
+    for number, wanted in enumerate(sys.argv[3:]):
+        kind, _, only = wanted.partition(":")
+        for name, case in STATEMENTS.items():
+            if only not in (name, "*"):
+                continue
+            runs = answer[f"{kind}:{name}"] = {}
+            for run in ("plain", "first", "second"):
+                table = f"{run}{number}_{name.replace(' ', '_')}"
+                names = {"table": f"{PLACES[kind]}{table}", "kind": kind}
+                runs[run] = rows_after(spark, str(folder / "root"), names, case, run != "plain")
+    print(json.dumps(answer))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""SQL statements that write: their queries are stored, each statement runs once, as in Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
+
+pytestmark = pytest.mark.spark
+
+SUM = "SELECT k, sum(id) AS s FROM own.t GROUP BY k"
+NEW = "CREATE TABLE own.{name} (k BIGINT, s BIGINT) USING parquet"
+PARTS = NEW + " PARTITIONED BY (s)"
+STATEMENTS: dict[str, tuple[list[str], str, str]] = {
+    "insert": ([NEW], f"INSERT INTO own.{{name}} {SUM}", "own.{name}"),
+    "insert by name": (
+        [NEW],
+        "INSERT INTO own.{name} BY NAME SELECT sum(id) AS s, k FROM own.t GROUP BY k",
+        "own.{name}",
+    ),
+    "insert columns": (
+        [NEW],
+        "INSERT INTO own.{name} (s, k) SELECT sum(id), k FROM own.t GROUP BY k",
+        "own.{name}",
+    ),
+    "overwrite": (
+        [NEW, "INSERT INTO own.{name} VALUES (1, 1)"],
+        f"INSERT OVERWRITE own.{{name}} {SUM}",
+        "own.{name}",
+    ),
+    "static partition": (
+        [PARTS, "INSERT INTO own.{name} VALUES (9, 9)"],
+        "INSERT OVERWRITE own.{name} PARTITION (s = 1) SELECT max(k) FROM own.t GROUP BY k",
+        "own.{name}",
+    ),
+    "dynamic partitions": (
+        [PARTS, "INSERT INTO own.{name} VALUES (9, 9)"],
+        f"INSERT OVERWRITE own.{{name}} PARTITION (s) {SUM}",
+        "own.{name}",
+    ),
+    "directory": (
+        [],
+        f"INSERT OVERWRITE DIRECTORY '{{folder}}/{{name}}' USING parquet {SUM}",
+        "parquet.`{folder}/{name}`",
+    ),
+    "with": (
+        [NEW],
+        f"WITH x AS ({SUM}) INSERT INTO own.{{name}} SELECT * FROM x WHERE k > 2",
+        "own.{name}",
+    ),
+    "two inserts": (
+        [NEW],
+        f"FROM ({SUM}) INSERT INTO own.{{name}} SELECT k, s INSERT INTO own.{{name}} SELECT s, k",
+        "own.{name}",
+    ),
+    "create": ([], f"CREATE TABLE own.{{name}} USING parquet AS {SUM}", "own.{name}"),
+    "create with": (
+        [],
+        f"CREATE TABLE own.{{name}} USING orc PARTITIONED BY (k) AS WITH x AS ({SUM}) "
+        "SELECT s, k FROM x",
+        "own.{name}",
+    ),
+    "cache": ([], f"CACHE TABLE {{name}} AS {SUM}", "{name}"),
+    "sorted": (
+        [NEW],
+        f"INSERT INTO own.{{name}} {SUM} ORDER BY s LIMIT 3",
+        "own.{name}",
+    ),
+}
+
+
+@pytest.fixture
+def tables(session: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """A database with a table of 100 rows."""
+    session.sql(f"CREATE DATABASE own LOCATION '{tmp_path / 'own'}'")
+    session.range(0, 100, 1, 2).selectExpr("id", "id % 7 AS k").write.saveAsTable("own.t")
+    yield
+    session.sql("DROP DATABASE own CASCADE")
+    session.catalog.clearCache()
+
+
+@pytest.mark.parametrize("case", STATEMENTS)
+def test_rows_are_those_of_spark(
+    session: SparkSession, root: str, tmp_path: Path, tables: None, case: str
+) -> None:
+    """The first run stores the query's exchanges, the second run finds them."""
+    before, statement, where = STATEMENTS[case]
+    found = []
+    for name in ("plain", "first", "second"):
+        for text in before:
+            session.sql(text.format(name=name))
+        durable = DurableShuffle(session, root, job="tests")
+        filled = statement.format(name=name, folder=tmp_path)
+        if name == "plain":
+            session.sql(filled)
+        else:
+            with durable.transparent():
+                assert session.sql(filled).collect() == []
+            ran = [stage.producers_run for stage in durable.report().stages]
+            assert ran
+            assert (sum(ran) > 0) == (name == "first")
+            assert not any(text.startswith("sql()") for text in durable.report().native)
+        rows = session.sql(f"SELECT * FROM {where.format(name=name, folder=tmp_path)}")
+        found.append(sorted(map(tuple, rows.collect())))
+        session.catalog.clearCache()  # or the next run reads what this one cached
+    assert found[0]
+    assert found == [found[0]] * 3
+
+
+@pytest.mark.parametrize("read", [SUM, "SELECT a.id, b.k FROM own.t a JOIN own.t b USING (id)"])
+def test_no_table_that_is_read_is_overwritten(
+    session: SparkSession, root: str, tables: None, read: str
+) -> None:
+    """Spark's own refusal comes before anything is deleted."""
+    durable = DurableShuffle(session, root, job="tests")
+    with durable.transparent(), pytest.raises(AnalysisException) as refused:
+        session.sql(f"INSERT OVERWRITE own.t {read}")
+    assert refused.value.getCondition() == "UNSUPPORTED_OVERWRITE.TABLE"
+    assert session.table("own.t").count() == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("INSERT INTO own.nowhere SELECT 1", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("INSERT INTO own.t SELECT nothing FROM own.t GROUP BY k", "UNRESOLVED_COLUMN"),
+        (f"INSERT INTO own.t (id) {SUM}", "INSERT_COLUMN_ARITY_MISMATCH"),
+        (f"CREATE TABLE own.t USING parquet AS {SUM}", "TABLE_OR_VIEW_ALREADY_EXISTS"),
+    ],
+)
+def test_errors_are_those_of_spark(
+    session: SparkSession, root: str, tables: None, text: str, condition: str
+) -> None:
+    """With the same condition, inside and outside of the block."""
+    conditions = []
+    durable = DurableShuffle(session, root, job="tests")
+    for inside in (False, True):
+        try:
+            if inside:
+                with durable.transparent():
+                    session.sql(text)
+            else:
+                session.sql(text)
+        except AnalysisException as error:
+            conditions.append(error.getCondition())
+    assert conditions[0].startswith(condition)
+    assert conditions == [conditions[0]] * 2
+
+
+def test_defaults_are_left_to_spark(session: SparkSession, root: str, tables: None) -> None:
+    """A query that cannot be analyzed alone runs in Spark, once, and is named."""
+    session.sql("CREATE TABLE own.d (a BIGINT, b BIGINT DEFAULT 7) USING parquet")
+    durable = DurableShuffle(session, root, job="tests")
+    with durable.transparent():
+        session.sql("INSERT INTO own.d VALUES (1, DEFAULT)")
+        session.sql("INSERT INTO own.d SELECT :a, 2", args={"a": 5})
+    assert sorted(map(tuple, session.table("own.d").collect())) == [(1, 7), (5, 2)]
+    assert any("InsertIntoStatement" in text for text in durable.report().native)

@@ -27,6 +27,7 @@ from durable_shuffle.shuffle.log.stage import (
     read_state,
     require_seal,
 )
+from durable_shuffle.shuffle.log.typed_log import NOTHING
 from durable_shuffle.shuffle.repair.heal import heal_stage
 from durable_shuffle.shuffle.repair.stage import StageRepair
 from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
@@ -69,14 +70,17 @@ class Healing:
         self._done: dict[str, StageRepair] = {}
         """Prefix of a stage -> what was done last."""
 
-    def state(self, stage: StageHandle) -> StageState:
+    def state(self, stage: StageHandle, asked: Mapping[int, bytes | None] = NOTHING) -> StageState:
         """Return the state of a stage, after damage that a reader noted was checked and mended.
+
+        Args:
+            asked: as for `read_state`.
 
         Raises:
             UnavailableError: the stage could not be checked, so nothing was decided.
             FencedError: a newer driver claimed the job.
         """
-        state = read_state(stage, ahead=SEALED)
+        state = read_state(stage, ahead=SEALED, asked=asked)
         if not state.suspect or state.over is not None or not self._settings.heal:
             return state
         with self._lock:  # of two threads, the second finds nothing left to do

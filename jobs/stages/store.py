@@ -58,9 +58,11 @@ from durable_shuffle.shuffle.log.stage import (
     describe_stage,
     live_state,
     open_stage,
+    open_with_log,
     read_state,
     require_seal,
 )
+from durable_shuffle.shuffle.log.typed_log import NOTHING
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
 from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written, sealed_state
@@ -118,8 +120,8 @@ class StageStore:
 
         Plans the stage if it is partly stored. On Spark Connect planning runs a small job.
         """
-        stage = self.stored(work.name, identity)
-        return self._decide(work, identity, stage, "auto", runs=False)[0]
+        stage, asked = self._opened(work.name, identity, self._storage)
+        return self._decide(work, identity, stage, "auto", runs=False, asked=asked)[0]
 
     def stored(
         self, name: str, identity: StageIdentity, storage: Storage | None = None
@@ -134,9 +136,24 @@ class StageStore:
             return self.healing.mend([open_stage(self._storage, path) for path in paths])
         return False
 
-    def state(self, stage: StageHandle, *, runs: bool) -> StageState:
+    def _opened(
+        self, name: str, identity: StageIdentity, storage: Storage
+    ) -> tuple[StageHandle, Mapping[int, bytes | None]] | tuple[None, None]:
+        """As `stored`, and what stands in the first slots of its log."""
+        path = self._log.state.stages.get((name, identity.fingerprint))
+        return open_with_log(storage, path) if path else (None, None)
+
+    def state(
+        self,
+        stage: StageHandle,
+        *,
+        runs: bool,
+        asked: Mapping[int, bytes | None] = NOTHING,
+    ) -> StageState:
         """Return the state of a stage; if it `runs`, mend damage that a reader noted first."""
-        return self.healing.state(stage) if runs else read_state(stage, ahead=SEALED)
+        if runs:
+            return self.healing.state(stage, asked)
+        return read_state(stage, ahead=SEALED, asked=asked)
 
     def superseded(self, stage: StageHandle) -> str:
         """Return which stage below was computed again since; "" if none was."""
@@ -165,14 +182,16 @@ class StageStore:
         start = self.clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
         before = self._storage.retry_counts
-        stage = None if changed else self.stored(work.name, identity, storage)
+        stage, asked = (None, None) if changed else self._opened(work.name, identity, storage)
         decision: Decision
         planned: Planned | None
         if changed:
             why = unrecognised([changed])
             decision, planned = decide(WantedStage(None, "", ()), None, self.policy, why), None
         else:
-            decision, planned = self._decide(work, identity, stage, self.policy, runs=True)
+            decision, planned = self._decide(
+                work, identity, stage, self.policy, runs=True, asked=asked
+            )
         lasts: Lasts = "unrecognised" if identity.unresolved else "while_used"
         results: list[MapResult] = []
         earlier = 0
@@ -403,13 +422,14 @@ class StageStore:
         policy: ReusePolicy,
         *,
         runs: bool,
+        asked: Mapping[int, bytes | None] | None,
     ) -> tuple[Decision, Planned | None]:
         if stage is None and policy != "never":
             self._refuse_lost_record(work.name, identity)
         if stage is None:
             why = self.misses.why(work.name, identity)
             return decide(WantedStage(None, "", ()), None, policy, why), None
-        state = self.state(stage, runs=runs and policy != "never")
+        state = self.state(stage, runs=runs and policy != "never", asked=asked or NOTHING)
         why = "" if state.release is None else f"released: {state.release.cause}"
         why = why or superseded(stage, self._log.state) or self.healing.hopeless(stage)
         if why:  # the job log may have lost the record of a release

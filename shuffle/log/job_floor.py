@@ -8,11 +8,15 @@ again from the floor. `JobRecords` does that for all who use a job log. No clock
 trusted; why that is enough: `tests/protocol_model/protocol/floor_model.py`.
 
 Floors stand under two names and are replaced one after the other, so that one of them can always
-be seen. The DELETE of a driver that died or stood still may land on a floor that a newer driver has
-put since. So slots go only below both floors.
+be seen. Before the first of them, a mark is put that is never deleted. A reader asks for the mark
+and both floors side by side: without a mark there was no floor. With it, a reader that sees neither
+floor met the first while it was replaced, and the other one later: then the first stands again.
+
+The DELETE of a driver that died or stood still may land on a floor that a newer driver has put
+since. So slots go only below both floors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,10 +26,12 @@ from durable_shuffle.shuffle.log.job_records import JobRecord
 from durable_shuffle.shuffle.log.job_state import JobSnapshot, JobState, snapshot_of, state_at
 from durable_shuffle.shuffle.log.layout import job_floors_prefix
 from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.log.typed_log import TypedLog
+from durable_shuffle.shuffle.log.typed_log import NOTHING, TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
 
 NAMES = (0, 1)
+_MARK = 2
+"""Of slot 0, so it says nothing but that floors were put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ JOB_FLOORS: RecordCodec[JobFloor] = RecordCodec((JobFloor,))
 
 
 def floors(storage: Storage, job: str) -> SlotLog:
-    """Return the two floors, as slots 0 and 1. It is no log: they are replaced."""
+    """Return the two floors, as slots 0 and 1, and the mark. It is no log: they are replaced."""
     return SlotLog(storage, job_floors_prefix(job))
 
 
@@ -67,11 +73,13 @@ def newest_floor(storage: Storage, job: str) -> JobState | None:
         CorruptDataError, IncompatibleError: a floor cannot be used; lower slots may be gone.
     """
     one, other = NAMES
-    first, second = side_by_side(
-        lambda: read_floor(storage, job, one), lambda: read_floor(storage, job, other)
+    first, second, mark = side_by_side(
+        lambda: read_floor(storage, job, one),
+        lambda: read_floor(storage, job, other),
+        lambda: floors(storage, job).read(_MARK),
     )
     # each of them stands above every slot that is gone, so one that is seen is enough
-    if first is None and second is None:  # replaced, the other one since: the first stands again
+    if first is None and second is None and mark is not None:
         first = read_floor(storage, job, one)
     found = [state for state in (first, second) if state is not None]
     return max(found, key=lambda state: state.next_slot, default=None)
@@ -83,6 +91,8 @@ def put_floor(storage: Storage, state: JobState, record_id: str) -> bool:
     Only the owner of the job calls this.
     """
     slots, raised = floors(storage, state.job), False
+    mark = JobFloor(record_id, 0, snapshot_of(JobState(state.job)))
+    slots.append(_MARK, JOB_FLOORS.encode(mark))
     for name in NAMES:
         standing = read_floor(storage, state.job, name)
         if standing is not None and standing.next_slot >= state.next_slot:
@@ -119,14 +129,15 @@ class JobRecords(TypedLog[JobRecord, JobState]):
         ahead: int = 0,
         *,
         first_too: bool = False,
+        asked: Mapping[int, bytes | None] = NOTHING,
     ) -> JobState:
         """As `TypedLog.read`, from the floor if that is higher."""
         while True:  # ends: each turn begins at a higher floor
-            end = TypedLog.read(self, state, until, ahead, first_too=first_too)
+            end = TypedLog.read(self, state, until, ahead, first_too=first_too, asked=asked)
             floor = self._floor_above(state.next_slot)
             if floor is None:
                 return end
-            state = floor
+            state, asked = floor, NOTHING
 
     def decide(
         self, state: JobState, propose: Callable[[JobState], JobRecord | None]

@@ -29,6 +29,7 @@ from durable_shuffle.serialization.errors import (
     NotReadyError,
 )
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.consumer_set import set_behind
 from durable_shuffle.shuffle.log.entered import Entered
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -50,7 +51,7 @@ from durable_shuffle.shuffle.log.records import (
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.log.suspect import Suspect
-from durable_shuffle.shuffle.log.typed_log import TypedLog
+from durable_shuffle.shuffle.log.typed_log import NOTHING, TypedLog
 from durable_shuffle.shuffle.log.unrecognised import Unrecognised
 from durable_shuffle.shuffle.storage.contract import Storage
 
@@ -346,12 +347,29 @@ SEALED = 2
 """SEAL, and the empty slot behind it: as a rule all that stands behind DESCRIBE."""
 
 
-def read_state(stage: StageHandle, *, through: int | None = None, ahead: int = 0) -> StageState:
+def open_with_log(
+    storage: Storage, path: StagePath
+) -> tuple[StageHandle, Mapping[int, bytes | None]]:
+    """As `open_stage`, and what stands in the first slots behind DESCRIBE, for `read_state`."""
+    log = SlotLog(storage, path.log_prefix)
+    return side_by_side(
+        lambda: open_stage(storage, path), lambda: log.read_many(range(1, 1 + SEALED))
+    )
+
+
+def read_state(
+    stage: StageHandle,
+    *,
+    through: int | None = None,
+    ahead: int = 0,
+    asked: Mapping[int, bytes | None] = NOTHING,
+) -> StageState:
     """Read the stage log.
 
     Args:
         through: last slot that is read; default the last there is.
         ahead: so many slots are asked for at once.
+        asked: slots that the caller has read just now, and what stood there.
 
     Raises:
         CorruptDataError: a record does not fit those before it.
@@ -362,7 +380,13 @@ def read_state(stage: StageHandle, *, through: int | None = None, ahead: int = 0
         if begin.next_slot > _SHORT:
             begin = _newest_release(log, begin)
     end = math.inf if through is None else through + 1
-    return log.read(begin, until=lambda state: state.next_slot >= end, ahead=ahead, first_too=True)
+    return log.read(
+        begin,
+        until=lambda state: state.next_slot >= end,
+        ahead=ahead,
+        first_too=True,
+        asked=asked,
+    )
 
 
 def _newest_release(log: TypedLog[StageRecord, StageState], begin: StageState) -> StageState:

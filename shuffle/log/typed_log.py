@@ -8,14 +8,16 @@ A writer gives `decide` a function from state to record. The function is called 
 record of another author, so every record stands behind exactly the state that it was made from.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from durable_shuffle.serialization.control import ControlRecord, decode_control, encode_control
 from durable_shuffle.serialization.errors import ConflictError, CorruptDataError
 from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
 
+NOTHING: Mapping[int, bytes | None] = MappingProxyType({})
 MOST_LOST_SLOTS = 1000
 """`decide` gives up after so many slots in a row that others won."""
 
@@ -98,6 +100,7 @@ class TypedLog(Generic[R, S]):
         ahead: int = 0,
         *,
         first_too: bool = False,
+        asked: Mapping[int, bytes | None] = NOTHING,
     ) -> S:
         """Return what `state` and the records behind it add up to.
 
@@ -106,16 +109,16 @@ class TypedLog(Generic[R, S]):
             ahead: behind the first slot that holds a record, so many are asked for at once; the
                 others one by one.
             first_too: the first slot is one of them, so an empty log is asked as often.
+            asked: slots that the caller has read just now, and what stood there.
 
         Raises:
             CorruptDataError: a record is damaged or cannot stand where it stands.
             IncompatibleError: a record was written by a newer version.
         """
         begin = state.next_slot
-        asked: dict[int, bytes | None] = {}
         while not until(state):
             slot = state.next_slot
-            if ahead and slot == begin + (not first_too):
+            if ahead and slot == begin + (not first_too) and slot not in asked:
                 asked = self.slots.read_many(range(slot, slot + ahead))
             data = asked[slot] if slot in asked else self.slots.read(slot)
             if data is None:

@@ -1,5 +1,6 @@
 """The purge of a job log's slots: who stands still meanwhile learns it, readers read the rest."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
@@ -11,6 +12,7 @@ from durable_shuffle.serialization.errors import (
     CorruptDataError,
     FencedError,
     NotFoundError,
+    UnavailableError,
 )
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_floor import lower_floor, newest_floor, put_floor
@@ -188,6 +190,62 @@ def test_floors_only_rise(storage: MemoryStorage, ids: SeededIds) -> None:
         assert newest_floor(storage, "job") == at(slot)
         assert not put_floor(storage, at(slot - 1), ids.new_id())
         assert lower_floor(storage, "job") == slot
+
+
+class Replaced(StorageLayer):
+    """Floor 0 is being replaced when it is read, and floor 1 when it is read after that."""
+
+    def __init__(self, storage: MemoryStorage, replace: Callable[[], None]) -> None:
+        super().__init__(storage)
+        self.reads: list[str] = []
+        self._replace, self._first = replace, threading.Event()
+
+    def read(self, key: str, *more: int) -> bytes:
+        name = key[-1]
+        self.reads.append(name)
+        if name == "0" and not self._first.is_set():
+            self._first.set()
+            raise NotFoundError("deleted, and not yet put again")
+        if name == "1":
+            assert self._first.wait(60)
+            self._replace()
+            raise NotFoundError("deleted, since the other one stands again")
+        return super().read(key, *more)
+
+
+def test_floors_that_are_replaced_while_they_are_read(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """Whoever sees neither, but the mark, looks at the first again; a job without a mark does not
+    ask again, since it never had a floor."""
+    state = JobState("job", 10)
+    never = Replaced(storage, lambda: None)
+    assert newest_floor(never, "job") is None
+    assert sorted(never.reads) == ["0", "1", "2"]
+    assert put_floor(storage, state, ids.new_id())
+    higher = JobState("job", 20)
+    seen = Replaced(storage, lambda: assert_put(storage, higher, ids))
+    assert newest_floor(seen, "job") == higher
+    assert sorted(seen.reads) == ["0", "0", "1", "2"]
+
+
+def assert_put(storage: MemoryStorage, state: JobState, ids: SeededIds) -> None:
+    assert put_floor(storage, state, ids.new_id())
+
+
+def test_the_mark_stands_before_the_first_floor(storage: MemoryStorage, ids: SeededIds) -> None:
+    """A driver that dies between the two has put no floor."""
+
+    class Dies(StorageLayer):
+        def put_if_absent(self, key: str, data: bytes) -> object:
+            if not key.endswith("2"):
+                raise UnavailableError("dies")
+            return super().put_if_absent(key, data)
+
+    with pytest.raises(UnavailableError, match="dies"):
+        put_floor(Dies(storage), JobState("job", 10), ids.new_id())
+    assert [info.key[-1] for info in storage.list("job/floors/")] == ["2"]
+    assert newest_floor(storage, "job") is None
 
 
 @pytest.mark.parametrize("snapshots", ["kept", "gone"])

@@ -63,6 +63,7 @@ from durable_shuffle.shuffle.log.stage import (
     require_seal,
 )
 from durable_shuffle.shuffle.log.typed_log import NOTHING
+from durable_shuffle.shuffle.read.sealed_reader import small_index
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
 from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written, sealed_state
@@ -196,6 +197,7 @@ class StageStore:
         results: list[MapResult] = []
         earlier = 0
         listed: Listed | None = None
+        index: tuple[str, bytes] | None = None
         new = isinstance(decision, Fresh) or stage is None
         if new or stage is None:
             planned = planned or self._plan(work, work.planning_settings(), runs=True)
@@ -204,11 +206,13 @@ class StageStore:
             state = StageState()  # nobody else knows the incarnation
         else:
             stored, whole = stage, isinstance(decision, Reuse)
+            seen = read_state(stage, asked=asked or NOTHING).seal if whole else None
             self._use(stage, lasts)
-            _, state, listed = side_by_side(
+            _, state, listed, index = side_by_side(
                 self._log.confirm,
                 lambda: read_state(stored, ahead=SEALED),
                 lambda: list_written(stored) if whole else None,
+                lambda: small_index(stored, seen),
             )
         seal, why = state.seal, decision.why
         native = planned.native_exchanges if planned else 0
@@ -264,6 +268,7 @@ class StageStore:
             *(report.producers_run, report.producers_reused),
             *(report.rows, report.data_bytes, report.seconds),
         )
+        stage = replace(stage, index=index or small_index(stage, seal))
         return StoredStage(self._for_tasks(stage), seal, report)
 
     def _compacted(self, stage: StageHandle, seal: Seal) -> Seal:

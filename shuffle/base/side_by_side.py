@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+D = TypeVar("D")
 
 
 @overload
@@ -18,6 +19,14 @@ def side_by_side(one: Callable[[], A], two: Callable[[], B], /) -> tuple[A, B]: 
 def side_by_side(
     one: Callable[[], A], two: Callable[[], B], three: Callable[[], C], /
 ) -> tuple[A, B, C]: ...
+@overload
+def side_by_side(
+    one: Callable[[], A],
+    two: Callable[[], B],
+    three: Callable[[], C],
+    four: Callable[[], D],
+    /,
+) -> tuple[A, B, C, D]: ...
 def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Return what the calls give, in their order. All have ended then.
 

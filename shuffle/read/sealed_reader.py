@@ -22,6 +22,7 @@ from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
+    DurableShuffleError,
     IncompatibleError,
     InvalidInputError,
 )
@@ -43,7 +44,7 @@ from durable_shuffle.shuffle.seal.index import (
     parse_slice,
     slice_follows,
 )
-from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.contract import ByteRange, backend_of
 from durable_shuffle.shuffle.storage.range_plan import (
     PIECE_BYTES,
     grouped,
@@ -210,7 +211,7 @@ def _index_reader(stage: StageHandle, seal: Seal) -> ReadIndex:
     name = stage.path.index_key(seal.index)
     if seal.index_bytes > WHOLE_INDEX_BYTES:
         return lambda where: _read_index(stage, where)
-    whole = _read_index(stage, ByteRange(name, 0, seal.index_bytes))
+    whole = _small_index(stage, seal)
 
     def read(where: ByteRange) -> memoryview:
         end = where.start + where.length
@@ -219,6 +220,28 @@ def _index_reader(stage: StageHandle, seal: Seal) -> ReadIndex:
         return _read_index(stage, where)
 
     return read
+
+
+def small_index(stage: StageHandle, seal: Seal | None) -> tuple[str, bytes] | None:
+    """Return what `StageHandle.index` holds, so that tasks need not read the index.
+
+    None if the index is large, cannot be read (the tasks meet the damage and note it), or stands in
+    a folder, where the read costs nothing.
+    """
+    local = getattr(backend_of(stage.storage), "own_files", False)
+    if seal is None or local or seal.index_bytes > WHOLE_INDEX_BYTES:
+        return None
+    try:
+        return stage.path.index_key(seal.index), bytes(_small_index(stage, seal))
+    except DurableShuffleError:
+        return None
+
+
+def _small_index(stage: StageHandle, seal: Seal) -> memoryview:
+    name = stage.path.index_key(seal.index)
+    if stage.index is not None and stage.index[0] == name:
+        return memoryview(stage.index[1])
+    return _read_index(stage, ByteRange(name, 0, seal.index_bytes))
 
 
 def _read_index(stage: StageHandle, where: ByteRange) -> memoryview:

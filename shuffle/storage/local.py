@@ -70,7 +70,7 @@ _WRITE_BUFFER_BYTES = 256 * 1024
 class LocalStorage:
     """Objects as files below `root`. See `contract.Storage` for the contract."""
 
-    own_create = True
+    own_create = own_files = True
     """See `exclusive_create.prove_create`."""
 
     def __init__(self, root: str | os.PathLike[str], *, ids: IdSource | None = None) -> None:

@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
-.PHONY: setup demo test table-formats lint unit soak bench bench-baseline docs compatibility requirements clean
+.PHONY: setup demo test table-formats lint unit soak bench bench-baseline dist docs compatibility requirements clean
 PY := .venv/bin/python
 CLASSES := .venv/spark-classes.jsa
 # `make test` fails if fewer Spark tests than this passed
@@ -62,6 +62,10 @@ compatibility: setup
 docs: setup
 	$(PY) scripts/cli_page.py
 	.venv/bin/zensical build --strict --clean
+
+# wheel and source archive, in dist/
+dist: setup
+	$(PY) -m build --no-isolation --outdir dist .
 
 # writes docs/internals/requirements.md from the marks on the tests
 requirements: setup

@@ -155,6 +155,35 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("extras", ["spark,cli,fast", "spark,s3", "spark,gcs,azure,hdfs"])
+def test_what_is_installed_runs_the_program_of_the_readme(
+    wheel: Path, tmp_path: Path, extras: str
+) -> None:
+    """In an environment of its own, with nothing of the checkout."""
+    home = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "-q", f"{wheel}[{extras}]"]
+    subprocess.run(pip, check=True)
+    text = (ROOT / "README.md").read_text()
+    (tmp_path / "program.py").write_text(text.split("```python\n")[1].split("```")[0])
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYSPARK"))}
+    environment["PATH"] = f"{home / 'bin'}{os.pathsep}{environment['PATH']}"
+    for decision in ("fresh", "reuse"):
+        done = subprocess.run(
+            [str(home / "bin" / "python"), "program.py"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("1000\n")
+        assert decision in done.stdout
+
+
 def test_wheel_gives_exactly_one_top_level_name(wheel: Path) -> None:
     """Generic names like `jobs` never reach site-packages, where they would collide."""
     names = zipfile.ZipFile(wheel).namelist()

@@ -4,9 +4,11 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,13 +109,36 @@ def make_batches() -> Callable[..., list[IdBatch]]:
     return make
 
 
+class InOrder:
+    """Runs calls that may be side by side one after the other, so that they have one order."""
+
+    def __init__(self, threads: int) -> None:
+        del threads
+
+    def __enter__(self) -> "InOrder":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(call())
+        return done
+
+    def map(self, call: Callable[[Any], Any], arguments: Iterable[Any]) -> Iterator[Any]:
+        return map(call, arguments)
+
+
 @pytest.fixture
-def crash_points() -> Callable[..., Iterator[tuple[CrashPoint, Calls]]]:
+def crash_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Iterator[tuple[CrashPoint, Calls]]]:
     """Return what lets a run die before and after each of its storage calls, on a fresh storage.
 
     `prepare(storage)` fills the storage; `run(storage, below)` acts on the one that crashes and may
     reach the one below, which does not. Yields (the point, all calls of a run that does not die).
     """
+    monkeypatch.setattr("durable_shuffle.shuffle.base.side_by_side.ThreadPoolExecutor", InOrder)
 
     def points(
         prepare: Callable[[MemoryStorage], object], run: Callable[[Storage, Storage], object]

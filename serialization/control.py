@@ -235,16 +235,18 @@ class RecordCodec(Generic[R]):
 
 
 def _canonical(value: object) -> object:
-    if isinstance(value, Mapping):
-        for key in value:
+    kind = type(value)
+    if kind in _SCALARS:  # nearly all values; large snapshots have 100,000
+        return value
+    if kind is dict or isinstance(value, Mapping):
+        fields: Mapping[Any, object] = value  # type: ignore[assignment]
+        for key in fields:
             if type(key) is not str:
                 raise TypeError(f"map key {key!r} of type {type(key).__qualname__}, expected str")
-        return {key: _canonical(value[key]) for key in sorted(value)}
+        return {key: _canonical(fields[key]) for key in sorted(fields)}
     if isinstance(value, list | tuple):
         return [_canonical(element) for element in value]
-    if type(value) not in _SCALARS:
-        raise TypeError(f"value of type {type(value).__module__}.{type(value).__qualname__}")
-    return value
+    raise TypeError(f"value of type {kind.__module__}.{kind.__qualname__}")
 
 
 def _refuse_extension(code: int, _: bytes) -> object:

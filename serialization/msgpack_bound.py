@@ -34,12 +34,13 @@ def states_too_many_values(payload: Bytes) -> bool:
 
     Malformed data may pass; decoding refuses it.
     """
-    data = memoryview(payload).cast("B")
-    if data.nbytes <= UNCHECKED_BYTES:
+    size = memoryview(payload).nbytes
+    if size <= UNCHECKED_BYTES:
         return False
-    most = FREE_VALUES + data.nbytes // BYTES_PER_VALUE
+    data = bytes(payload)  # a copy: reading byte by byte takes half as long as from a view
+    most = FREE_VALUES + size // BYTES_PER_VALUE
     at = values = 0
-    while at < data.nbytes:
+    while at < size:
         first = data[at]
         at += 1
         if 0x80 <= first < 0xA0:

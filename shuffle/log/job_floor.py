@@ -7,10 +7,11 @@ slots, or won or lost one, looks at the floor: if it stands behind the first of 
 again from the floor. `JobRecords` does that for all who use a job log. No clock and no listing is
 trusted; why that is enough: `tests/protocol_model/protocol/floor_model.py`.
 
-Floors stand under two names and are replaced one after the other, so that one of them can always
-be seen. Before the first of them, a mark is put that is never deleted. A reader asks for the mark
-and both floors side by side: without a mark there was no floor. With it, a reader that sees neither
-floor met the first while it was replaced, and the other one later: then the first stands again.
+Floors stand under two names and are replaced one after the other, a missing one first, so that one
+of them can always be seen. Before one is replaced, and before a slot goes, a mark is put that is
+never deleted. A reader asks for the mark and both floors side by side. Without a mark nothing was
+gone. With it, a reader that sees neither floor met both while they were replaced, and looks again
+(`tests/protocol_model/protocol/floor_reads_model.py`).
 
 The DELETE of a driver that died or stood still may land on a floor that a newer driver has put
 since. So slots go only below both floors.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from durable_shuffle.serialization.control import RecordCodec
+from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.job_records import JobRecord
 from durable_shuffle.shuffle.log.job_state import JobSnapshot, JobState, snapshot_of, state_at
@@ -32,6 +34,8 @@ from durable_shuffle.shuffle.storage.contract import Storage
 NAMES = (0, 1)
 _MARK = 2
 """Of slot 0, so it says nothing but that floors were put."""
+_MOST_LOOKS = 8
+"""Each raise of the floors can hide both from two looks at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +77,24 @@ def newest_floor(storage: Storage, job: str) -> JobState | None:
         CorruptDataError, IncompatibleError: a floor cannot be used; lower slots may be gone.
     """
     one, other = NAMES
-    first, second, mark = side_by_side(
-        lambda: read_floor(storage, job, one),
-        lambda: read_floor(storage, job, other),
-        lambda: floors(storage, job).read(_MARK),
-    )
+
+    def look() -> list[JobState]:
+        both = side_by_side(
+            lambda: read_floor(storage, job, one), lambda: read_floor(storage, job, other)
+        )
+        return [state for state in both if state is not None]
+
+    slots = floors(storage, job)
+    found, mark = side_by_side(look, lambda: slots.read(_MARK))
     # each of them stands above every slot that is gone, so one that is seen is enough
-    if first is None and second is None and mark is not None:
-        first = read_floor(storage, job, one)
-    found = [state for state in (first, second) if state is not None]
+    looks = 0
+    while mark is not None and not found:
+        if looks == _MOST_LOOKS:
+            raise CorruptDataError(
+                f"both floors of the job log are missing, and its first slots may be gone: "
+                f"{slots.key(one)!r} {slots.key(other)!r}: run `durable-shuffle verify`"
+            )
+        looks, found = looks + 1, look()
     return max(found, key=lambda state: state.next_slot, default=None)
 
 
@@ -91,15 +104,17 @@ def put_floor(storage: Storage, state: JobState, record_id: str) -> bool:
     Only the owner of the job calls this.
     """
     slots, raised = floors(storage, state.job), False
-    mark = JobFloor(record_id, 0, snapshot_of(JobState(state.job)))
-    slots.append(_MARK, JOB_FLOORS.encode(mark))
-    for name in NAMES:
-        standing = read_floor(storage, state.job, name)
-        if standing is not None and standing.next_slot >= state.next_slot:
+    mark = JOB_FLOORS.encode(JobFloor(record_id, 0, snapshot_of(JobState(state.job))))
+    floor = JOB_FLOORS.encode(JobFloor(record_id, state.next_slot, snapshot_of(state)))
+    for name in sorted(NAMES, key=lambda name: slots.read(name) is not None):
+        old = read_floor(storage, state.job, name)  # a newer driver may have put it since
+        if old is not None and old.next_slot >= state.next_slot:
             continue
-        storage.delete([slots.key(name)])
-        floor = JobFloor(record_id, state.next_slot, snapshot_of(state))
-        raised |= isinstance(slots.append(name, JOB_FLOORS.encode(floor)), Won)
+        if old is not None:
+            slots.append(_MARK, mark)
+            storage.delete([slots.key(name)])
+        raised |= isinstance(slots.append(name, floor), Won)
+    slots.append(_MARK, mark)
     return raised
 
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from protocol import floor_model as floors
+from protocol import floor_reads_model as reads
 from protocol.explorer import explore
 from protocol.floor_model import FloorModel, all_over, purged
+from protocol.floor_reads_model import FloorReads, FloorReadsModel
 
 MAX_STATES = 800_000
 TWO = FloorModel(2, crashes=1)
@@ -55,3 +57,35 @@ def test_slots_that_go_below_one_floor_are_missed() -> None:
     model = FloorModel(3, crashes=0, late_deletes=1, below_both=False)
     found = explore(model, max_states=MAX_STATES, only={floors.WRONG_VIEW})
     assert len(found.traces[floors.WRONG_VIEW]) == 16, found
+
+
+READS = FloorReadsModel()
+
+
+def answered(state: FloorReads) -> bool:
+    return state.answer != reads.UNREAD
+
+
+def test_a_reader_sees_a_floor_or_knows_that_there_is_none() -> None:
+    """Whatever owners do between its three reads, and wherever they die."""
+    found = explore(READS, max_states=MAX_STATES, wanted=answered, can_always_finish=answered)
+    print(found)
+    assert found.holds, found
+    assert found.wanted > 50
+
+
+@pytest.mark.parametrize(
+    ("model", "damage"),
+    [
+        (replace(READS, looks_again=False), reads.MISSED),
+        (replace(READS, mark_first=False), reads.MISSED),
+        (replace(READS, missing_first=False), reads.ALARM),
+        (replace(READS, most_looks=0), reads.ALARM),
+    ],
+    ids=["believes the first look", "marks last", "leaves none standing", "looks once"],
+)
+def test_each_rule_of_reading_floors_is_needed(model: FloorReadsModel, damage: str) -> None:
+    """Off, a trace leads to the damage."""
+    found = explore(model, max_states=MAX_STATES, only={damage})
+    print(found)
+    assert damage in found.traces, found

@@ -18,6 +18,7 @@ explored; they prove nothing about the code that implements the rules.
     suspect_model.py   SUSPECT in the log of a sealed stage: who notes, checks and mends damage
     unrecognised_model.py  UNRECOGNISED before COMMIT: rows that depend on more than the fingerprint
     lost_replace_model.py  a REPLACE that this log lost, and the ABORT that settles it
+    floor_model.py     the purge of a job log's slots; floor_reads_model.py: a look at the floors
     job_model.py       the job log: a stage is entered, reused, given up and released
     damaged_release_model.py  a release whose stage log is damaged, carried out by several
     ending_model.py    the end of a consumer that commits in two steps

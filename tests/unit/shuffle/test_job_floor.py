@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from typing import TypeVar
 
 import pytest
 from small_stage import SeededIds
@@ -12,7 +13,6 @@ from durable_shuffle.serialization.errors import (
     CorruptDataError,
     FencedError,
     NotFoundError,
-    UnavailableError,
 )
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_floor import lower_floor, newest_floor, put_floor
@@ -28,6 +28,7 @@ from durable_shuffle.shuffle.storage.contract import ObjectInfo, StorageLayer
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.verify.job import JobCopy, verify_job
 
+T = TypeVar("T")
 DAY = 86_400.0
 NOW = 1000 * DAY
 WEEK = {"horizon_seconds": 7 * DAY}
@@ -206,7 +207,7 @@ class Replaced(StorageLayer):
         if name == "0" and not self._first.is_set():
             self._first.set()
             raise NotFoundError("deleted, and not yet put again")
-        if name == "1":
+        if name == "1" and self.reads.count("1") == 1:
             assert self._first.wait(60)
             self._replace()
             raise NotFoundError("deleted, since the other one stands again")
@@ -216,36 +217,50 @@ class Replaced(StorageLayer):
 def test_floors_that_are_replaced_while_they_are_read(
     storage: MemoryStorage, ids: SeededIds
 ) -> None:
-    """Whoever sees neither, but the mark, looks at the first again; a job without a mark does not
-    ask again, since it never had a floor."""
+    """Whoever sees neither, but the mark, looks again; a job without a mark does not ask again,
+    since it never had a floor."""
     state = JobState("job", 10)
     never = Replaced(storage, lambda: None)
     assert newest_floor(never, "job") is None
     assert sorted(never.reads) == ["0", "1", "2"]
     assert put_floor(storage, state, ids.new_id())
     higher = JobState("job", 20)
-    seen = Replaced(storage, lambda: assert_put(storage, higher, ids))
+    put: list[bool] = []
+    seen = Replaced(storage, lambda: put.append(put_floor(storage, higher, ids.new_id())))
     assert newest_floor(seen, "job") == higher
-    assert sorted(seen.reads) == ["0", "0", "1", "2"]
+    assert sorted(seen.reads) == ["0", "0", "1", "1", "2"]
+    assert put == [True]
 
 
-def assert_put(storage: MemoryStorage, state: JobState, ids: SeededIds) -> None:
-    assert put_floor(storage, state, ids.new_id())
+def test_a_floor_that_is_missing_is_put_before_the_other_is_replaced(
+    storage: MemoryStorage, ids: SeededIds
+) -> None:
+    """So one always stands. A driver may die behind each request."""
+    assert put_floor(storage, JobState("job", 10), ids.new_id())
+    storage.delete(["job/floors/0000000001"])  # by the DELETE of a driver that died
+    standing: list[list[str]] = []
+
+    class Watched(StorageLayer):
+        def _call(self, verb: str, keys: tuple[str, ...], request: Callable[[], T]) -> T:
+            answer = request()
+            standing.append([info.key[-1] for info in storage.list("job/floors/")])
+            return answer
+
+    assert put_floor(Watched(storage), JobState("job", 20), ids.new_id())
+    assert lower_floor(storage, "job") == 20
+    assert all(set(keys) & {"0", "1"} and "2" in keys for keys in standing)
 
 
-def test_the_mark_stands_before_the_first_floor(storage: MemoryStorage, ids: SeededIds) -> None:
-    """A driver that dies between the two has put no floor."""
-
-    class Dies(StorageLayer):
-        def put_if_absent(self, key: str, data: bytes) -> object:
-            if not key.endswith("2"):
-                raise UnavailableError("dies")
-            return super().put_if_absent(key, data)
-
-    with pytest.raises(UnavailableError, match="dies"):
-        put_floor(Dies(storage), JobState("job", 10), ids.new_id())
-    assert [info.key[-1] for info in storage.list("job/floors/")] == ["2"]
-    assert newest_floor(storage, "job") is None
+def test_floors_that_are_lost_are_no_new_job(storage: MemoryStorage, ids: SeededIds) -> None:
+    """The mark says that there were some. Nobody claims such a job."""
+    purged(storage, ids)
+    storage.delete([f"job/floors/000000000{name}" for name in (0, 1)])
+    for refused in (
+        lambda: read_job(storage, "job"),
+        lambda: JobLog.claim(Unlisted(storage), "job", "c"),
+    ):
+        with pytest.raises(CorruptDataError, match="both floors of the job log are missing"):
+            refused()
 
 
 @pytest.mark.parametrize("snapshots", ["kept", "gone"])

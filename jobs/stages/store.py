@@ -236,6 +236,7 @@ class StageStore:
         if isinstance(decision, Resume | Repair) or retries:
             delete_orphans(stage, self._ids, cause="the stage is sealed without this attempt")
         ran = earlier + sum(r.wrote for r in results)
+        stage = replace(stage, index=index or small_index(stage, seal))
         after = self._storage.retry_counts
         report = StageReport(
             name=stage.path.name,
@@ -268,7 +269,6 @@ class StageStore:
             *(report.producers_run, report.producers_reused),
             *(report.rows, report.data_bytes, report.seconds),
         )
-        stage = replace(stage, index=index or small_index(stage, seal))
         return StoredStage(self._for_tasks(stage), seal, report)
 
     def _compacted(self, stage: StageHandle, seal: Seal) -> Seal:

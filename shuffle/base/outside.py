@@ -90,10 +90,13 @@ class Watch:
 
 def _is_vouched_for(frame: FrameType) -> bool:
     """Return whether this is a method of an object that gives its identity itself."""
-    if not frame.f_code.co_argcount:
+    code = frame.f_code
+    if not code.co_argcount:
         return False
-    kind = type(frame.f_locals.get(frame.f_code.co_varnames[0]))
-    return any("durable_identity" in vars(base) for base in kind.__mro__)
+    bases = type(frame.f_locals.get(code.co_varnames[0])).__mro__
+    if not any("durable_identity" in vars(base) for base in bases):
+        return False
+    return any(getattr(vars(base).get(code.co_name), "__code__", None) is code for base in bases)
 
 
 @contextmanager

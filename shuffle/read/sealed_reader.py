@@ -45,6 +45,7 @@ from durable_shuffle.shuffle.seal.index import (
     slice_follows,
 )
 from durable_shuffle.shuffle.storage.contract import ByteRange, backend_of
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.range_plan import (
     PIECE_BYTES,
     grouped,
@@ -228,7 +229,7 @@ def small_index(stage: StageHandle, seal: Seal | None) -> tuple[str, bytes] | No
     None if the index is large, cannot be read (the tasks meet the damage and note it), or stands in
     a folder, where the read costs nothing.
     """
-    local = getattr(backend_of(stage.storage), "own_files", False)
+    local = isinstance(backend_of(stage.storage), LocalStorage)
     if seal is None or local or seal.index_bytes > WHOLE_INDEX_BYTES:
         return None
     try:

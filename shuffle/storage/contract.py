@@ -34,7 +34,11 @@ from typing import Protocol, TypeVar
 
 from durable_shuffle.serialization.checksum import Bytes as Bytes  # part of the contract
 from durable_shuffle.serialization.control import MAX_CONTROL_BYTES
-from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+)
 
 T = TypeVar("T")
 
@@ -169,6 +173,13 @@ class Storage(Protocol):
         """Delete the objects; a missing object is fine. After an error, some may be deleted."""
 
 
+def put_joined(storage: Storage, key: str, parts: Sequence[Bytes]) -> None:
+    """Do what `put` does, by `put_if_absent`."""
+    data = b"".join(parts)
+    if storage.put_if_absent(key, data) not in (Created(), Exists(data)):
+        raise ConflictError(f"{storage.description}: object {key} exists already")
+
+
 class StorageLayer:
     """Passes every call to another storage through `_call`, which a layer overrides."""
 
@@ -285,6 +296,32 @@ def check_prefix(prefix: str) -> str:
             raise InvalidInputError(f"a prefix ends with '/', found={prefix!r}")
         check_key(prefix[:-1])
     return prefix
+
+
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
+
+
+def temporary_name(new_id: str) -> str:
+    """Return a name for a file that is being written. No part of a key starts with its dot."""
+    return f".{new_id}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether `temporary_name` made this name."""
+    return bool(_TEMPORARY.fullmatch(name))
+
+
+def check_temporary(keys: Sequence[str]) -> None:
+    """Refuse keys that do not end in a name of `temporary_name`.
+
+    Raises:
+        InvalidInputError: names the key.
+    """
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        check_key(folder)
+        if not is_temporary(name):
+            raise InvalidInputError(f"not a temporary file: key={key!r}")
 
 
 def check_range(key: str, start: int, length: int) -> None:

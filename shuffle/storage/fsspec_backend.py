@@ -19,7 +19,6 @@ from typing import Any
 from fsspec.asyn import sync
 
 from durable_shuffle.serialization.errors import (
-    ConflictError,
     InvalidInputError,
     UnavailableError,
 )
@@ -34,6 +33,7 @@ from durable_shuffle.shuffle.storage.contract import (
     check_key,
     check_prefix,
     check_range,
+    put_joined,
     too_long,
     too_short,
 )
@@ -155,9 +155,7 @@ class FsspecStorage:
         return [self._checked(r, next(contents) if r.length else None) for r in ranges]
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        data = b"".join(parts)
-        if self.put_if_absent(key, data) not in (Created(), Exists(data)):
-            raise ConflictError(f"{self.description}: object {key} exists already")
+        put_joined(self, key, parts)
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         check_key(key)

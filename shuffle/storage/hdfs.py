@@ -16,8 +16,8 @@ creates win.
 """
 
 import errno
+import hashlib
 import posixpath
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from durable_shuffle.serialization.errors import (
-    ConflictError,
     DurableShuffleError,
     InvalidInputError,
 )
@@ -42,6 +41,10 @@ from durable_shuffle.shuffle.storage.contract import (
     check_key,
     check_prefix,
     check_range,
+    check_temporary,
+    is_temporary,
+    put_joined,
+    temporary_name,
     too_long,
     too_short,
 )
@@ -53,7 +56,6 @@ T = TypeVar("T")
 
 PROTOCOLS = ("hdfs", "viewfs")
 _LIBRARY = "hdfs_native"
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _AT_ONCE = 16
 """Most requests of one call in flight."""
 _PLAIN_FAILOVER = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
@@ -107,7 +109,8 @@ class HdfsStorage:
             )
         self._url, self._options = url.rstrip("/"), dict(options)
         self._server = f"{parts.scheme}://{parts.netloc}"
-        provider = f"dfs.client.failover.proxy.provider.{parts.hostname}"
+        nameservice = parts.netloc.partition(":")[0]  # as it is written: names have a case
+        provider = f"dfs.client.failover.proxy.provider.{nameservice}"
         given = {name: str(value) for name, value in options.items()}
         self._settings = {**_FEW_TRIES, **given, provider: _PLAIN_FAILOVER}
         self._place = Place(redact(self._url), self._options, self._renew)
@@ -120,7 +123,8 @@ class HdfsStorage:
     @property
     def identity(self) -> str:
         """See `contract.identity_of`."""
-        return f"{self._url} {sorted(self._settings.items())}"
+        settings = hashlib.sha256(repr(sorted(self._settings.items())).encode())
+        return f"{self._url} {settings.hexdigest()}"
 
     def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
@@ -145,14 +149,12 @@ class HdfsStorage:
         return _together(lambda r: self.read_range(r.key, r.start, r.length), ranges)
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        data = b"".join(parts)
-        if self.put_if_absent(key, data) not in (Created(), Exists(data)):
-            raise ConflictError(f"{self.description}: object {key} exists already")
+        put_joined(self, key, parts)
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         check_key(key)
         path = self._path(key)
-        hidden = posixpath.join(posixpath.dirname(path), f".{self._ids.new_id()}.tmp")
+        hidden = posixpath.join(posixpath.dirname(path), temporary_name(self._ids.new_id()))
         try:
             with storage_errors(self._place, "create", key, write=False):
                 self._write(hidden, data)
@@ -194,11 +196,7 @@ class HdfsStorage:
 
     def delete_temporary(self, keys: Sequence[str]) -> None:
         """Like `LocalStorage.delete_temporary`."""
-        for key in keys:
-            folder, _, name = key.rpartition("/")
-            check_key(folder)
-            if not _TEMPORARY.fullmatch(name):
-                raise InvalidInputError(f"not a temporary file: key={key!r}")
+        check_temporary(keys)
         _together(self._delete, keys)
 
     def __reduce__(self) -> tuple[type["HdfsStorage"], tuple[str, dict[str, object]]]:
@@ -286,7 +284,7 @@ class HdfsStorage:
 
 
 def _is_hidden(key: str) -> bool:
-    return bool(_TEMPORARY.fullmatch(posixpath.basename(key)))
+    return is_temporary(posixpath.basename(key))
 
 
 def _together(call: Callable[[Any], T], items: Sequence[Any]) -> list[T]:

@@ -41,6 +41,9 @@ from durable_shuffle.shuffle.storage.contract import (
     check_key,
     check_prefix,
     check_range,
+    check_temporary,
+    is_temporary,
+    temporary_name,
     too_long,
     too_short,
 )
@@ -56,8 +59,6 @@ from durable_shuffle.shuffle.storage.local_files import (
 _HIDDEN = "."
 """First character of temporary names. No part of a key starts with it."""
 
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-
 _SLOT = re.compile(r"\d{10}")
 """The name of a slot. An empty folder with such a name is not ours."""
 
@@ -70,7 +71,7 @@ _WRITE_BUFFER_BYTES = 256 * 1024
 class LocalStorage:
     """Objects as files below `root`. See `contract.Storage` for the contract."""
 
-    own_create = own_files = True
+    own_create = True
     """See `exclusive_create.prove_create`."""
 
     def __init__(self, root: str | os.PathLike[str], *, ids: IdSource | None = None) -> None:
@@ -194,11 +195,7 @@ class LocalStorage:
         Raises:
             InvalidInputError: a key is not the name of a temporary file.
         """
-        for key in keys:
-            folder, _, name = key.rpartition("/")
-            check_key(folder)
-            if not _TEMPORARY.fullmatch(name):
-                raise InvalidInputError(f"not a temporary file: key={key!r}")
+        check_temporary(keys)
         self._unlink(keys)
 
     def __reduce__(self) -> tuple[type["LocalStorage"], tuple[str]]:
@@ -227,7 +224,7 @@ class LocalStorage:
         path = self._root / key
         with storage_errors(self._place, "create", key, write=True):
             self._make_folder(path.parent)
-            hidden = path.parent / f"{_HIDDEN}{self._ids.new_id()}.tmp"
+            hidden = path.parent / temporary_name(self._ids.new_id())
             try:
                 descriptor = self._open_new(hidden)
                 with os.fdopen(descriptor, "wb", buffering=_WRITE_BUFFER_BYTES) as file:
@@ -366,7 +363,7 @@ def _walk(folder: Path, prefix: str, *, temporary: bool = False) -> Iterator[Obj
         hidden, is_folder = entry.name.startswith(_HIDDEN), entry.is_dir(follow_symlinks=False)
         if hidden:
             regular = entry.is_file(follow_symlinks=False)
-            shown = temporary and regular and bool(_TEMPORARY.fullmatch(entry.name))
+            shown = temporary and regular and is_temporary(entry.name)
         elif is_folder:
             yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", temporary=temporary)
             slot = not temporary and _SLOT.fullmatch(entry.name)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from durable_shuffle.serialization.errors import (
-    ConflictError,
     InvalidInputError,
     NotFoundError,
 )
@@ -25,6 +24,7 @@ from durable_shuffle.shuffle.storage.contract import (
     check_key,
     check_prefix,
     check_range,
+    put_joined,
     too_long,
     too_short,
 )
@@ -68,9 +68,7 @@ class MemoryStorage:
         return [self.read_range(r.key, r.start, r.length) for r in ranges]
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        data = b"".join(parts)
-        if self.put_if_absent(key, data) not in (Created(), Exists(data)):
-            raise ConflictError(f"{self.description}: object {key} exists already")
+        put_joined(self, key, parts)
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         check_key(key)

@@ -19,7 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from durable_shuffle.serialization.errors import ConflictError
 from durable_shuffle.shuffle.base.redact import redact
 from durable_shuffle.shuffle.storage.contract import (
     MOST_BYTES,
@@ -32,6 +31,7 @@ from durable_shuffle.shuffle.storage.contract import (
     check_key,
     check_prefix,
     check_range,
+    put_joined,
     too_long,
     too_short,
 )
@@ -119,9 +119,7 @@ class ObstoreStorage:
         return list(pool.map(self._range, ranges))
 
     def put(self, key: str, parts: Sequence[Bytes]) -> None:
-        data = b"".join(parts)
-        if self.put_if_absent(key, data) not in (Created(), Exists(data)):
-            raise ConflictError(f"{self.description}: object {key} exists already")
+        put_joined(self, key, parts)
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         check_key(key)

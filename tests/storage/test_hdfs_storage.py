@@ -106,6 +106,18 @@ def test_a_rename_whose_reply_was_lost_is_settled_by_reading(
     assert list(storage.temporary_files("")) == []
 
 
+def test_observers_are_switched_off_whatever_the_name() -> None:
+    """The nameservice keeps its case, which Hadoop tells apart; what the user set does not count.
+    Storages with other settings are told apart, without a value in their identity."""
+    provider = "dfs.client.failover.proxy.provider.MyNames"
+    given = {provider: "org.apache.hadoop.hdfs.server.namenode.ha.ObserverReadProxyProvider"}
+    storage = HdfsStorage("hdfs://MyNames/shuffle", given)
+    assert storage._settings[provider].endswith(".ConfiguredFailoverProxyProvider")
+    other = HdfsStorage("hdfs://MyNames/shuffle", {"dfs.nameservices": "MyNames"})
+    assert storage.identity != other.identity
+    assert "dfs." not in storage.identity
+
+
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     """It is no missing object."""
     lost = open_storage("hdfs://127.0.0.1:1/shuffle", call_seconds=0.1)

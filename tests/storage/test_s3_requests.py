@@ -3,9 +3,11 @@
 Counted where the driver sends them, retries included: what an object store would charge for.
 """
 
+import pickle
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,7 @@ from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.stage import require_seal
-from durable_shuffle.shuffle.read.sealed_reader import read_group
+from durable_shuffle.shuffle.read.sealed_reader import read_group, small_index
 from durable_shuffle.shuffle.release.gc_run import collect_garbage
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
@@ -80,6 +82,22 @@ def test_a_consumer_sends_at_most_three_gets_more_than_there_are_producers(
     rows = read_rows(sealed.stage, seal, k, Settings())
     assert [row["n"] for row in rows] == sealed.of(k)
     assert dict(wire[1]) == {"GET": PRODUCERS + 1}
+
+
+@pytest.mark.parametrize("k", range(PARTITIONS))
+def test_a_task_that_got_the_index_with_its_stage_does_not_read_it(
+    wire: tuple[RetryingStorage, Counter[str]], sealed: SealedStage, k: int
+) -> None:
+    """One range per producer. The driver has read the index once, for all tasks."""
+    seal = require_seal(sealed.stage)
+    wire[1].clear()
+    stage = replace(sealed.stage, index=small_index(sealed.stage, seal))
+    assert dict(wire[1]) == {"GET": 1}
+    wire[1].clear()
+    assert pickle.loads(pickle.dumps(stage)).index == stage.index
+    rows = read_rows(stage, seal, k, Settings())
+    assert [row["n"] for row in rows] == sealed.of(k)
+    assert dict(wire[1]) == {"GET": PRODUCERS}
 
 
 def test_neighbouring_partitions_share_their_requests(

@@ -21,7 +21,7 @@ _MARK: Final = 2
 
 
 class FloorReads(NamedTuple):
-    floors: tuple[int, int] = (0, 0)
+    floors: tuple[int, ...] = (0, 0)
     """Slots; 0 where none stands."""
     mark: bool = False
     gone: int = 0
@@ -31,7 +31,7 @@ class FloorReads(NamedTuple):
     raised: int = 0
     todo: tuple[tuple[str, int], ...] = ()
     """What the owner still does: verb and floor."""
-    seen: tuple[int, int, int] = (UNREAD, UNREAD, UNREAD)
+    seen: tuple[int, ...] = (UNREAD, UNREAD, UNREAD)
     """What the reader got: both floors, and the mark as 0 or 1."""
     needed: int = 0
     """The slots that were gone when it began."""
@@ -86,9 +86,9 @@ class FloorReadsModel:
         yield f"{verb} {name}", after, NO_DAMAGE
 
     def _plan(self, state: FloorReads) -> tuple[tuple[str, int], ...]:
-        names = (0, 1)
+        names = [0, 1]
         if self.missing_first:
-            names = tuple(sorted(names, key=lambda name: state.floors[name] > 0))  # type: ignore[assignment]
+            names.sort(key=lambda name: state.floors[name] > 0)
         plan: list[tuple[str, int]] = []
         for name in names:
             if state.floors[name]:

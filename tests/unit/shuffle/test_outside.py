@@ -79,13 +79,17 @@ class Rates:
     """A table with a version of its own."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self.file = file
 
     def read(self) -> str:
-        return self._file.read_text()
+        return self.file.read_text()
 
     def durable_identity(self) -> str:
         return "rates of May"
+
+
+def taken(rates: Rates) -> str:
+    return rates.file.read_text()
 
 
 SEEN: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -105,6 +109,10 @@ SEEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a command": (lambda _: os.system("true"), "a command"),
     "a library": (lambda _: ctypes.CDLL("libc.so.6"), "the library libc.so.6"),
     "a database": (lambda f: sqlite3.connect(f.with_name("d")).close(), "/d"),
+    "a function that takes an object which has an identity": (
+        lambda f: taken(Rates(f)),
+        "rates.json",
+    ),
     "a service": (lambda _: connect(), "the service"),
     "an address": (lambda _: ask(), "the address http://***@127.0.0.1:9/x?token=***"),
 }

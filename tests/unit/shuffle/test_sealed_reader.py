@@ -30,7 +30,12 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read import sealed_reader
-from durable_shuffle.shuffle.read.sealed_reader import join_small, read_group, read_subpartition
+from durable_shuffle.shuffle.read.sealed_reader import (
+    join_small,
+    read_group,
+    read_subpartition,
+    small_index,
+)
 from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.segments import IdBatch
@@ -213,6 +218,24 @@ def test_a_missing_segment_is_not_found(stage: StageHandle, sealed: Seal) -> Non
         with pytest.raises(NotFoundError, match=key.rsplit("/", 1)[1]):
             read_rows(stage, sealed, k)
     assert read_rows(stage, sealed, 3) == []
+
+
+def test_an_index_that_came_with_the_stage_is_checked_like_a_read_one(
+    stage: StageHandle, sealed: Seal
+) -> None:
+    """A flipped bit is found; bytes of another index are not used; of a lost one there are none."""
+    key, data = small_index(stage, sealed) or ("", b"")
+    elsewhere = dataclasses.replace(stage, index=(f"{key}x", b"of another seal"))
+    assert outcome(elsewhere, sealed, 0) == "right"
+    stage.storage.delete([key])
+    assert small_index(stage, sealed) is None
+    assert outcome(dataclasses.replace(stage, index=(key, data)), sealed, 0) == "right"
+    for at in range(40, len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 4
+        bad = dataclasses.replace(stage, index=(key, bytes(damaged)))
+        found = sorted(outcome(bad, sealed, k) for k in range(PARTITIONS))
+        assert found == ["CorruptDataError", "right", "right", "right"]
 
 
 def test_a_missing_index_is_not_found(stage: StageHandle, sealed: Seal) -> None:

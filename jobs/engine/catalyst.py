@@ -275,6 +275,14 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any, order: Any | None = N
     return of_rows(session, plan)
 
 
+def rdds_of(df: DataFrame) -> list[int]:
+    """Return the ids of the RDDs that the leaves of the analyzed plan read."""
+    nodes = every(analyzed_plan(df))
+    return [
+        int(node.rdd().id()) for node in nodes if node.getClass().getSimpleName() == "LogicalRDD"
+    ]
+
+
 def counted_to_the_end(df: DataFrame) -> DataFrame:
     """Return the rows with their numbers, and an end row after the last row of each partition.
 

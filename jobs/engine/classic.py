@@ -52,6 +52,7 @@ from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, query_execution
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
@@ -68,8 +69,8 @@ _INCOMPATIBLE = re.compile(
 )
 """Finds our error in the text of a worker's traceback."""
 _COALESCE_PARTITIONS = "spark.sql.adaptive.coalescePartitions.enabled"
-_STAGES: WeakKeyDictionary[SparkContext, dict[tuple[str, str], dict[int, str]]]
-_STAGES = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[SparkContext, dict[tuple[str, str], KnownRdds]]
+_KNOWN = WeakKeyDictionary()
 _LOG = logging.getLogger(__name__)
 _STARTED: WeakSet[SparkContext] = WeakSet()
 """Applications whose executors were told to start Python."""
@@ -91,10 +92,10 @@ class ClassicEngine(Engine):
         """
         super().__init__(spark)
         self.route = Route(spark, rows_in)
-        of_jobs = _STAGES.setdefault(spark.sparkContext, {}) if job else {}
-        self.stage_of_rdd: dict[int, str] = of_jobs.setdefault(job or ("", ""), {})
-        """RDD id -> fingerprint of the stage that it reads. An application's drivers of one job
-        share it, because a frame may be older than the driver that it is given to."""
+        of_jobs = _KNOWN.setdefault(spark.sparkContext, {}) if job else {}
+        self.known: KnownRdds = of_jobs.setdefault(job or ("", ""), KnownRdds())
+        """An application's drivers of one job share it, because a frame may be older than the
+        driver that it is given to."""
         configured = spark.conf.get("spark.task.maxFailures", None)
         self.task_tries = task_tries(str(spark.sparkContext.master), configured)
 
@@ -113,7 +114,7 @@ class ClassicEngine(Engine):
         return fixed_frame(df)
 
     def identify(self, df: DataFrame) -> PlanIdentity:
-        return identify_plan(cast("ClassicFrame", df), self.stage_of_rdd.get)
+        return identify_plan(cast("ClassicFrame", df), self.known)
 
     def code_of(self, *functions: object) -> str:
         identity = identify_function(functions)
@@ -156,7 +157,7 @@ class ClassicEngine(Engine):
     def _unproven(self, shaped: ClassicFrame, vouched: bool) -> tuple[str, ...]:  # noqa: FBT001
         plan = query_execution(shaped).executedPlan()
         jvm = Jvm(self._spark.sparkContext)
-        return why_not_mixed(jvm, plan, stages=self.stage_of_rdd, vouched=vouched)
+        return why_not_mixed(jvm, plan, stages=self.known.stages, vouched=vouched)
 
     def kinds_in_jvm(self, schema: StructType) -> str | None:
         """Return the kinds of these columns if the JVM encodes and decodes them, else None."""
@@ -233,7 +234,7 @@ class ClassicEngine(Engine):
             data_bytes=back.memory_bytes,
             ordered=back.ordered,
         )
-        self.stage_of_rdd[int(rdd.id())] = back.fingerprint
+        self.known.stages[int(rdd.id())] = back.fingerprint
         return frame
 
     def coalesces(self) -> bool:

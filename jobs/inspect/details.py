@@ -71,6 +71,7 @@ def _batch_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
         "producers": producers,
         "damaged_producers": sorted(state.damaged),
         "suspect": state.suspect,
+        "unrecognised": list(state.unrecognised),
         "repairs": [
             {"producers": numbers(record.producers), "cause": record.cause}
             for record in state.counted.values()
@@ -223,6 +224,7 @@ def _batch_text(details: dict[str, Any]) -> str:
             f"{', '.join(map(str, damaged[:10]))}: must run again" if damaged else None,
         ),
         ("a reader met", details["suspect"] or None),
+        ("good for its call alone", "; ".join(details["unrecognised"]) or None),
         (
             "repaired",
             "; ".join(f"{len(r['producers'])} producers: {r['cause']}" for r in details["repairs"])

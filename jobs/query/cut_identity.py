@@ -1,14 +1,15 @@
 """Which stage each cut of a query is. Of equal cuts one is walked, and each only once."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.identity import walked, with_cached
+from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, walked, with_cached
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
+from durable_shuffle.jobs.identity.plan.leaves import QueryRows
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import settings_digest
 from durable_shuffle.jobs.query.cuts import Cut
@@ -95,7 +96,7 @@ class CutIdentities:
         vouched: bool = False,
     ) -> tuple[str, ...]:
         """Return why producers of two runs must not be mixed; see `why_not_mixed` of mixing.py."""
-        stages = self._engine.stage_of_rdd
+        stages = self._engine.known.stages
         return why_not_mixed(
             *(self._jvm, cut.piece.root.plan),
             stored=stored,
@@ -107,7 +108,7 @@ class CutIdentities:
 
     def _identify(self, cut: Cut, root: Node) -> StageIdentity:
         stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
-        walk = PieceWalk(self._jvm, root, self._engine.stage_of_rdd.get, stage_at)
+        walk = PieceWalk(self._jvm, root, self._engine.known, stage_at)
         walk.operator(cut.piece.root)
         walk.visit(cut.node.partitioning)
         settings = self._settings.of(functions=bool(walk.functions.digests))
@@ -127,11 +128,24 @@ class CutIdentities:
         It is needed if a source hides which filters and columns were pushed into it.
         """
         if self._whole_digest is None:
-            whole = self._engine.identify(self._planned)
-            self._whole_digest = hex_digest(
-                part for pair in sorted(whole.components.items()) for part in pair
-            )
+            self._whole_digest = _digest_of(self._engine.identify(self._planned))
         return self._whole_digest
+
+    def rows(self, cuts: Iterable[Cut]) -> QueryRows | None:
+        """Return the identity of the query's rows, made of the stages of these cuts.
+
+        None if the plan cannot be recognised in another run, or has Python functions: what these
+        open is told of under the identity of the stage that they run for.
+        """
+        whole = self._engine.identify(self._planned)
+        if whole.unresolved or whole.code or self._version is not None:
+            return None
+        reads = sorted({*whole.reads, *map(self.fingerprint, cuts)})
+        return QueryRows(_digest_of(whole), tuple(reads), whole.inputs)
+
+
+def _digest_of(whole: PlanIdentity) -> str:
+    return hex_digest(part for pair in sorted(whole.components.items()) for part in pair)
 
 
 def _equal(cut: Cut, before: Sequence[Cut]) -> Cut | None:

@@ -9,7 +9,7 @@ Strategy: like the walk over analyzed plans (`CatalystWalk`), with four differen
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -18,7 +18,7 @@ from durable_shuffle.jobs.identity.plan import iceberg
 from durable_shuffle.jobs.identity.plan.files import usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
-from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
 from durable_shuffle.jobs.identity.plan.mapped import Tree
 from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, read_tree
@@ -36,7 +36,7 @@ class PieceWalk(TreeWalk):
 
     Args:
         root: of the plan that holds the piece.
-        stage_of_rdd: RDD id -> fingerprint of the stored stage that it reads, or None.
+        known: the RDDs of stored stages and of queries.
         stage_at: plan node id -> fingerprint of the stage that is read there.
     """
 
@@ -44,14 +44,14 @@ class PieceWalk(TreeWalk):
         self,
         jvm: Jvm,
         root: Node,
-        stage_of_rdd: Callable[[int], str | None],
+        known: KnownRdds,
         stage_at: Mapping[int, str],
     ) -> None:
         super().__init__(jvm)
         self._nodes = {node.id: node for node in root.every()}
         self._stage_at = stage_at
         self._plans: dict[int, int] = {}
-        self.leaves = _PhysicalLeaves(self, stage_of_rdd)
+        self.leaves = _PhysicalLeaves(self, known)
         self.functions = PlanFunctions(self)
 
     def _named(self, obj: JavaObject, name: str) -> None:
@@ -134,8 +134,8 @@ def _operands(tree: Tree) -> list[Tree]:
 class _PhysicalLeaves(PlanLeaves):
     """Handlers for the leaves of a physical plan."""
 
-    def __init__(self, walk: PieceWalk, stage_of_rdd: Callable[[int], str | None]) -> None:
-        super().__init__(walk, stage_of_rdd)
+    def __init__(self, walk: PieceWalk, known: KnownRdds) -> None:
+        super().__init__(walk, known)
         self.hidden = False
         """True if the piece scans a V2 source, which may hide the filters pushed into it."""
         walk.handlers |= {

@@ -290,8 +290,14 @@ class PlannedQuery:
     def result(self, below: Mapping[int, Source]) -> DataFrame:
         """Return the query's rows over its stored stages, on the user's session."""
         with catalyst.active(self._session), self._lock:
-            plan, _ = self._rebuilt(self.above(below), below, grouping_settings(self.spark))
-            return rows_of(self.spark, plan)
+            piece = self.above(below)
+            plan, _ = self._rebuilt(piece, below, grouping_settings(self.spark))
+            frame = rows_of(self.spark, plan)
+        cuts = tuple({cut.number: cut for cut in piece.sites.values()}.values())
+        if not any(isinstance(below[cut.number], NativeStage) for cut in cuts):
+            for rdd in catalyst.rdds_of(frame):
+                self.engine.known.add_query(rdd, lambda: self._identities.rows(cuts))
+        return frame
 
     def plan(
         self,

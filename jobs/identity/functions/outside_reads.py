@@ -34,7 +34,7 @@ _READS = {
         *.now *.utcnow *.today email.utils.formatdate email.utils.localtime email.utils.make_msgid
         dateutil.parser.parse dateutil.parser._parser.parse dateutil.parser*.parser* timeit.*
         dateparser.* parsedatetime.* humanize.naturaltime humanize.naturalda* arrow.get
-        calendar.prmonth
+        calendar.prmonth logging.LogRecord* logging.makeLogRecord*
         """,
     _ENVIRONMENT: """
         os.environ* os._Environ* os.getenv* os.getcwd* os.getpid os.getppid os.getlogin os.getuid
@@ -44,6 +44,8 @@ _READS = {
         multiprocessing.cpu_count pathlib.*.cwd pathlib.*.home pathlib.*.expanduser
         pathlib.*.resolve pathlib.*.absolute builtins.id locale.*
         threading.get_ident threading.get_native_id psutil.* dotenv.*
+        threading.active_count threading.enumerate gc.get_* pyarrow*.cpu_count
+        pyarrow*.io_thread_count pyarrow*.total_allocated_bytes pyarrow*.*memory_pool*
         """,
     _FILES: """
         builtins.open io.open* io.FileIO io.*Stdin os.open os.stat os.lstat os.fstat os.listdir
@@ -87,14 +89,15 @@ _READS = {
     _RANDOM: """
         random.* numpy.random.* secrets.* uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 uuid.getnode
         os.urandom os.getrandom pandas*.sample faker.* shortuuid.* nanoid.* ulid.* ksuid.*
-        pyarrow*.random
+        pyarrow*.random email.*._make_boundary email.mime.multipart.*
         sklearn*.train_test_split sklearn.utils.shuffle sklearn.utils.*.shuffle
         sklearn.utils*.resample scipy*.rvs torch.rand* networkx*random* names.get_*
         """,
     _LOOKUP: """
         builtins.eval builtins.exec builtins.__import__ builtins.globals importlib.import_module
         importlib.reload importlib.__import__ importlib._bootstrap.* runpy.* sys.modules*
-        importlib.metadata.* importlib.util.* pkg_resources.*
+        importlib.metadata.* importlib.util.* pkg_resources.* pyarrow*.call_function
+        pyarrow*.get_function pyarrow*.function_registry*
         """,
     _SPARK: """
         pyspark*TaskContext* pyspark*SparkSession* pyspark*SparkContext* pyspark.sql.session.*
@@ -171,6 +174,11 @@ _METHODS_WITH = {
     "xml": dict.fromkeys(("parse",), _FILES),
     "configparser": dict.fromkeys(("read",), _FILES),
     "mimetypes": dict.fromkeys(("read", "init"), _FILES),
+    "email": dict.fromkeys(  # make a boundary of random digits
+        ("make_mixed", "make_related", "make_alternative", "add_attachment", "add_related",
+         "add_alternative"),
+        _RANDOM,
+    ),
 }  # fmt: skip
 """Module that code uses -> attributes, called or not, that read there."""
 _ZONE = re.compile(

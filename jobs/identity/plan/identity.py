@@ -10,7 +10,7 @@ An unseeded rand() gets its seed when the query is analyzed. So its fingerprint 
 run, as its rows do.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.files import ListedFiles
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
-from durable_shuffle.jobs.identity.plan.leaves import PlanLeaves
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
 from durable_shuffle.jobs.identity.plan.moving import moving_values
 from durable_shuffle.jobs.identity.plan.rdds import RddChain, micro_batch
 from durable_shuffle.jobs.identity.plan.settings import (
@@ -56,19 +56,19 @@ class PlanIdentity:
     """The files that are read, to be asked again behind the last of their rows."""
 
 
-def identify_plan(df: DataFrame, stage_of_rdd: Callable[[int], str | None]) -> PlanIdentity:
+def identify_plan(df: DataFrame, known: KnownRdds) -> PlanIdentity:
     """Return the identity of a classic, non-streaming DataFrame. Runs no job.
 
     Args:
         df: the DataFrame; the settings of its own session are part of the identity.
-        stage_of_rdd: RDD id -> fingerprint of the stored stage that it reads, or None.
+        known: the RDDs of stored stages and of queries.
 
     Not guaranteed: equal fingerprints in two Spark versions (the version is part of them). A file
     whose content changes, but not its path, length, modification time and tag, is not noticed.
     """
     jvm = Jvm(df.sparkSession.sparkContext)
     walk = TreeWalk(jvm)
-    leaves = PlanLeaves(walk, stage_of_rdd)
+    leaves = PlanLeaves(walk, known)
     functions = PlanFunctions(walk)
     execution = jvm.fresh_execution(df)
     plan = execution.withCachedData()

@@ -9,6 +9,7 @@ it is all that distinguishes two inputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -45,17 +46,53 @@ _FILE_INDEXES = (
 _FILE_FORMATS = ("org.apache.spark.sql.",)
 _FILE_TABLE = "org.apache.spark.sql.execution.datasources.v2.FileTable"
 _UNCACHED = "use the DataFrame from before the cache, or give version="
+_MOST_QUERIES = 64
 _NO_CONDITION: tuple[Sequence[Any], ...] = ((),)
 """One place in the plan, without conditions."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRows:
+    """The identity of the rows that `query` gave for a plan that can be recognised."""
+
+    digest: str
+    reads: tuple[str, ...]
+    """The stored stages that they are made of, each as name and fingerprint."""
+    inputs: tuple[ListedFiles, ...]
+
+
+class KnownRdds:
+    """What is known of the RDDs of this job's frames, by their ids."""
+
+    def __init__(self) -> None:
+        self.stages: dict[int, str] = {}
+        """Name and fingerprint of the stored stage that an RDD reads."""
+        self._queries: dict[int, Callable[[], QueryRows | None]] = {}
+
+    def add_query(self, rdd: int, rows: Callable[[], QueryRows | None]) -> None:
+        """Note that an RDD has a query's rows.
+
+        Args:
+            rows: what identifies them, None if nothing does. It is asked when the rows are used:
+                few results are. The oldest of many is forgotten, since it holds the query's plan.
+        """
+        self._queries[rdd] = rows
+        if len(self._queries) > _MOST_QUERIES:
+            del self._queries[next(iter(self._queries))]
+
+    def query(self, rdd: int) -> QueryRows | None:
+        """Return the identity of an RDD that has a query's rows."""
+        rows = self._queries.get(rdd)
+        return None if rows is None else rows()
 
 
 class PlanLeaves:
     """Handles leaf nodes; collects their content while the walk runs."""
 
-    def __init__(self, walk: CatalystWalk, stage_of_rdd: Callable[[int], str | None]) -> None:
+    def __init__(self, walk: CatalystWalk, known: KnownRdds) -> None:
         self._walk = walk
         self._jvm: Jvm = walk.jvm
-        self._stage_of_rdd = stage_of_rdd
+        self._known = known
         self._chain = RddChain(walk)
         self._sources = Sources(walk)
         self.conditions = Conditions(walk.jvm)
@@ -250,8 +287,16 @@ class PlanLeaves:
         self._scanned(node, node.rdd())
 
     def _scanned(self, node: Any, rdd: Any) -> None:
-        """Visit an RDD: a stored stage, or else its chain."""
-        stage = self._stage_of_rdd(int(rdd.id()))
+        """Visit an RDD: a stored stage, the rows of a query, or else its chain."""
+        number = int(rdd.id())
+        stage = self._known.stages.get(number)
+        rows = self._known.query(number) if stage is None else None
+        if rows is not None:
+            self._walk.tokens.append(f"query, list {len(self.rows)}")
+            self.rows.append(rows.digest)
+            self.stages_below += rows.reads
+            self.inputs += rows.inputs
+            return
         if stage is None:
             # Spark scans the RDD of a finished plan itself only for a micro-batch
             elsewhere = not micro_batch(self._jvm.context)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from durable_shuffle.shuffle.log.note_unrecognised import note_unrecognised
+
 
 def damage(job: Any, stage: Any, producer: int) -> Path:
     """Flip a bit in a segment of a producer."""
@@ -84,3 +86,15 @@ def test_what_is_not_repaired_is_left_alone(job: Any, run: Callable[..., Any]) -
 def test_help_tells_of_it(run: Callable[..., Any], word: str) -> None:
     """With an example."""
     assert word in run("verify", "--help").stdout
+
+
+def test_why_a_stage_is_good_for_one_call(job: Any, run: Callable[..., Any]) -> None:
+    """`inspect` has the reasons that a task or the driver noted."""
+    where = ("inspect", job.url, "nightly", job.unsealed.path.folder)
+    assert json.loads(run(*where, "--json").stdout)["stage"]["unrecognised"] == []
+    reason = "/rates.json, opened by a Python function"
+    note_unrecognised(job.unsealed, [reason], generation=1, record_id="a" * 32)
+    assert json.loads(run(*where, "--json").stdout)["stage"]["unrecognised"] == [reason]
+    text = run(*where).stdout
+    assert "good for its call alone" in text
+    assert reason in text

@@ -209,6 +209,13 @@ READS = {
     "socket.gethostname()": ("socket", "services", "socket.gethostname"),
     "importlib.import_module(x)": ("importlib", "looks names up", "importlib.import_module"),
     "eval(x)": ("os", "looks names up", "eval"),
+    "pa.cpu_count()": ("pyarrow as pa", "the environment", "cpu_count"),
+    "pa.total_allocated_bytes()": ("pyarrow as pa", "the environment", "allocated"),
+    "gc.get_objects()": ("gc", "the environment", "gc.get_objects"),
+    "pc.call_function(x, [3])": ("pyarrow.compute as pc", "looks names up", "call_function"),
+    "logging.makeLogRecord({}).created": ("logging", "the clock", "makeLogRecord"),
+    "emm.MIMEMultipart().as_string()": ("email.mime.multipart as emm", "random", "MIMEMultipart"),
+    "em.EmailMessage().add_attachment(x)": ("email.message as em", "random", "add_attachment"),
     "sys.modules[x]": ("sys", "looks names up", "sys.modules"),
 }
 FROM_READS = {

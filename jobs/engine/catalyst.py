@@ -68,7 +68,9 @@ def tagged(spark: SparkSession) -> Iterator[None]:
     java, context = spark._jsparkSession, spark.sparkContext  # noqa: SLF001
     tags = {str(java.sessionJobTag())}
     tags |= set(filter(None, str(java.managedJobTags().get().values().mkString(",")).split(",")))
-    tags = tags.difference(context.getJobTags())
+    # one text: a Java set ends in an exception, which PySpark takes 80 calls to read
+    of_thread = cast("Any", context)._jsc.sc().getJobTags().mkString(",")  # noqa: SLF001
+    tags = tags.difference(str(of_thread).split(","))
     for tag in tags:
         context.addJobTag(tag)
     try:
@@ -273,14 +275,6 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any, order: Any | None = N
     unknown = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")
     plan = logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None, order)
     return of_rows(session, plan)
-
-
-def rdds_of(df: DataFrame) -> list[int]:
-    """Return the ids of the RDDs that the leaves of the analyzed plan read."""
-    nodes = every(analyzed_plan(df))
-    return [
-        int(node.rdd().id()) for node in nodes if node.getClass().getSimpleName() == "LogicalRDD"
-    ]
 
 
 def counted_to_the_end(df: DataFrame) -> DataFrame:

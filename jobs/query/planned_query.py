@@ -67,6 +67,7 @@ from durable_shuffle.jobs.query.tree import (
     Node,
     Rebuilder,
     partitioning_over,
+    rdds_of,
     read_tree,
     rows_of,
     stored_scan,
@@ -295,7 +296,7 @@ class PlannedQuery:
             frame = rows_of(self.spark, plan)
         cuts = tuple({cut.number: cut for cut in piece.sites.values()}.values())
         if not any(isinstance(below[cut.number], NativeStage) for cut in cuts):
-            for rdd in catalyst.rdds_of(frame):
+            for rdd in rdds_of(frame):
                 self.engine.known.add_query(rdd, lambda: self._identities.rows(cuts))
         return frame
 

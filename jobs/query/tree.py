@@ -18,6 +18,7 @@ from durable_shuffle.jobs.engine.tasks import ID_COLUMN
 from durable_shuffle.jobs.identity.plan.jvm import (
     Jvm,
     analyzed_plan,
+    every,
     items,
     module,
     set_field,
@@ -211,6 +212,14 @@ def rows_of(session: SparkSession, plan: Any) -> DataFrame:
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
     """
     return catalyst.from_rdd(session, plan.output(), plan.execute(), plan.outputOrdering())
+
+
+def rdds_of(df: DataFrame) -> list[int]:
+    """Return the ids of the RDDs that the leaves of the analyzed plan read."""
+    nodes = every(analyzed_plan(df))
+    return [
+        int(node.rdd().id()) for node in nodes if node.getClass().getSimpleName() == "LogicalRDD"
+    ]
 
 
 def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataFrame:

@@ -68,9 +68,7 @@ def tagged(spark: SparkSession) -> Iterator[None]:
     java, context = spark._jsparkSession, spark.sparkContext  # noqa: SLF001
     tags = {str(java.sessionJobTag())}
     tags |= set(filter(None, str(java.managedJobTags().get().values().mkString(",")).split(",")))
-    # one text: a Java set ends in an exception, which PySpark takes 80 calls to read
-    of_thread = cast("Any", context)._jsc.sc().getJobTags().mkString(",")  # noqa: SLF001
-    tags = tags.difference(str(of_thread).split(","))
+    tags = tags.difference(context.getJobTags())
     for tag in tags:
         context.addJobTag(tag)
     try:

@@ -20,6 +20,7 @@ from durable_shuffle.bench.interleaved import interleave
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import identify_plan
 from durable_shuffle.jobs.identity.plan.jvm import query_execution
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "spark" / "programs"))
 from tables_driver import settings  # how the tests make a session with both
@@ -76,7 +77,7 @@ def planned(df: DataFrame) -> int:
 def recognized(df: DataFrame) -> int:
     """The same with its identity before."""
     fixed = fixed_frame(df)
-    identity = identify_plan(fixed, lambda _: None)
+    identity = identify_plan(fixed, KnownRdds())
     assert not identity.unresolved, identity.unresolved
     return planned(fixed)
 

@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession, Window, functions as F
 import pandas as pd, pyarrow as pa
 from durable_shuffle.jobs.identity.plan.identity import identify_plan
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
 folder, cores, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 spark = (SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
@@ -83,7 +84,7 @@ plans = {
 }
 found = {}
 for name, df in plans.items():
-    identity = identify_plan(df, lambda _: None)
+    identity = identify_plan(df, KnownRdds())
     assert identity.unresolved == (), (name, identity.unresolved)
     found[name] = identity.components
 def splits():  # of new data frames: an old one keeps its physical plan

@@ -9,13 +9,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
 
 ASPECTS = {"plan", "files", "rows", "settings", "functions", "stages_below", "schema"}
 
 
 def identify(df: DataFrame) -> PlanIdentity:
     """Identity where no RDD is a stage of ours."""
-    return identify_plan(df, lambda _: None)
+    return identify_plan(df, KnownRdds())
 
 
 def resolved(df: DataFrame) -> dict[str, str]:

@@ -5,18 +5,19 @@ parsed statement is run, once, with the plan of the stored rows in place of the 
 also shows the one that the rows came from (`catalyst.with_origin`), so Spark checks the statement
 as the user wrote it.
 
-A statement whose query Spark cannot analyze alone (`DEFAULT` in VALUES) is left to Spark.
+A statement is left to Spark, as the user wrote it, if Spark refuses it, if the table that it would
+create exists, or if its query cannot be analyzed alone (`DEFAULT` in VALUES). So errors are Spark's
+own and come before anything is stored.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.catalyst import of_rows
-from durable_shuffle.jobs.identity.plan.jvm import every, items, to_seq
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, analyzed_plan, every, items, to_seq
 
 _QUERY_AT = {
     "InsertIntoStatement": 0,
@@ -45,6 +46,8 @@ class Statement:
 
     name: str
     """The class of its plan, for people."""
+    plan: Any
+    """As it was parsed."""
     queries: tuple[Any, ...]
     """The parsed plans of the queries below it; empty if it is known, but its queries are not."""
     rebuilt: Callable[[Sequence[Any]], Any]
@@ -60,15 +63,47 @@ def statement_in(spark: SparkSession, text: str) -> Statement | None:
         plan = parser.parsePlan(text)
     except Exception:  # noqa: BLE001 - Spark itself says what is wrong with the text
         return None
-    return _statement(spark, plan) or _named(plan)
-
-
-def frames_of(spark: SparkSession, statement: Statement) -> list[DataFrame] | None:
-    """Return a DataFrame for each query; None if Spark does not analyze one alone."""
     try:
+        known = _statement(spark, plan)
+    except JVM_ERRORS:  # this Spark's plans look otherwise
+        known = None
+    return known or _named(plan)
+
+
+def frames_of(spark: SparkSession, statement: Statement) -> list[DataFrame]:
+    """Return a DataFrame for each query; none if the statement is left to Spark. Runs nothing."""
+    try:
+        if not statement.queries or not _is_due(spark, statement):
+            return []
         return [of_rows(spark, plan) for plan in statement.queries]
-    except PySparkException:
+    except JVM_ERRORS:
+        return []
+
+
+def statement_over(spark: SparkSession, statement: Statement, frames: Sequence[DataFrame]) -> Any:
+    """Return the plan of the statement over other frames; None if Spark does not accept it."""
+    try:
+        plan = statement.rebuilt([analyzed_plan(df) for df in frames])
+        _analyze(spark, plan)
+    except JVM_ERRORS:
         return None
+    return plan
+
+
+def _is_due(spark: SparkSession, statement: Statement) -> bool:
+    """Return whether nothing that Spark can tell beforehand keeps the statement from running."""
+    _analyze(spark, statement.plan)
+    if statement.name != "CreateTableAsSelect":
+        return True
+    parts = [str(part) for part in items(items(statement.plan.children())[0].nameParts())]
+    return not spark.catalog.tableExists(".".join(f"`{p.replace('`', '``')}`" for p in parts))
+
+
+def _analyze(spark: SparkSession, plan: Any) -> None:
+    """Let Spark check a statement without running it; raises one of JVM_ERRORS."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    spark._jsparkSession.sessionState().executePlan(plan, skip).assertAnalyzed()  # noqa: SLF001
 
 
 def _statement(spark: SparkSession, plan: Any) -> Statement | None:
@@ -84,13 +119,13 @@ def _statement(spark: SparkSession, plan: Any) -> Statement | None:
             return _with_children(spark, plan, [*children[:at], plans[0], *children[at + 1 :]])
 
         again = name in _REPLACES and bool(plan.overwrite())
-        return Statement(name, (children[at],), rebuilt, again)
+        return Statement(name, plan, (children[at],), rebuilt, again)
     if name == "UnresolvedWith":  # WITH ... INSERT: the query sees the common table expressions
         inner = _statement(spark, children[0])
-        if inner is None:
+        if inner is None or inner.name not in _REPLACES:  # conditions may name them, too
             return None
         queries = tuple(_with_children(spark, plan, [query]) for query in inner.queries)
-        return Statement(inner.name, queries, inner.rebuilt, inner.again)
+        return Statement(inner.name, plan, queries, inner.rebuilt, inner.again)
     if name == "Union":  # FROM ... INSERT ... INSERT ...
         parts = [_statement(spark, child) for child in children]
         known = [part for part in parts if part is not None]
@@ -102,7 +137,7 @@ def _statement(spark: SparkSession, plan: Any) -> Statement | None:
             return _with_children(spark, plan, made)
 
         queries = tuple(part.queries[0] for part in known)
-        return Statement(known[0].name, queries, joined, all(part.again for part in known))
+        return Statement(known[0].name, plan, queries, joined, all(part.again for part in known))
     if name == "MergeIntoTable" and _name(children[1]) == "SubqueryAlias":
         source = children[1]
 
@@ -110,7 +145,7 @@ def _statement(spark: SparkSession, plan: Any) -> Statement | None:
             alias = _with_children(spark, source, [plans[0]])
             return _with_children(spark, plan, [children[0], alias])
 
-        return Statement(name, (items(source.children())[0],), merged, again=False)
+        return Statement(name, plan, (items(source.children())[0],), merged, again=False)
     return None
 
 
@@ -118,7 +153,7 @@ def _named(plan: Any) -> Statement | None:
     """Return a statement of which only the name is known; it may stand inside WITH or FROM."""
     names = (name for name in map(_name, every(plan)) if name in _AT_ONCE)
     name = next(names, None)
-    return None if name is None else Statement(name, (), lambda _: plan, again=False)
+    return None if name is None else Statement(name, plan, (), lambda _: plan, again=False)
 
 
 def _name(plan: Any) -> str:

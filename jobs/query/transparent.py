@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs.engine.catalyst import of_rows
-from durable_shuffle.jobs.identity.plan.jvm import analyzed_plan
-from durable_shuffle.jobs.query.statements import Statement, frames_of, statement_in
+from durable_shuffle.jobs.query.statements import frames_of, statement_in, statement_over
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -143,16 +142,21 @@ def _patches(
         statement = statement_in(self, sqlQuery)
         if statement is None:
             return original_sql(self, sqlQuery, *args, **kwargs)
-        frames = None if args or kwargs else frames_of(self, statement)
+        frames = [] if args or kwargs else frames_of(self, statement)
+
+        def act() -> DataFrame:
+            stored = [durable("sql", df) for df in frames]
+            plan = None
+            if any(new is not df for new, df in zip(stored, frames, strict=True)):
+                plan = statement_over(self, statement, stored)
+            return original_sql(self, sqlQuery) if plan is None else of_rows(self, plan)
+
         if not frames:
             left(f"sql(): {statement.name} runs its query at once, in Spark")
             return original_sql(self, sqlQuery, *args, **kwargs)
         inside.busy = True
         try:
-            return healing(
-                lambda: _run(self, statement, [durable("sql", df) for df in frames]),
-                lambda: mend() and statement.again,
-            )
+            return healing(act, lambda: mend() and statement.again)
         finally:
             inside.busy = False
 
@@ -162,11 +166,6 @@ def _patches(
     patches[ClassicFrame, "writeTo"] = write_to
     patches[SparkSession, "sql"] = sql
     return patches
-
-
-def _run(spark: SparkSession, statement: Statement, frames: list[DataFrame]) -> DataFrame:
-    """Run a statement over frames that stand for its queries."""
-    return of_rows(spark, statement.rebuilt([analyzed_plan(df) for df in frames]))
 
 
 class _JavaWriter:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.query import statements
 
 pytestmark = pytest.mark.spark
 
@@ -129,12 +131,13 @@ def test_no_table_that_is_read_is_overwritten(
         ("INSERT INTO own.t SELECT nothing FROM own.t GROUP BY k", "UNRESOLVED_COLUMN"),
         (f"INSERT INTO own.t (id) {SUM}", "INSERT_COLUMN_ARITY_MISMATCH"),
         (f"CREATE TABLE own.t USING parquet AS {SUM}", "TABLE_OR_VIEW_ALREADY_EXISTS"),
+        (f"INSERT INTO own.t PARTITION (nothing) {SUM}", "PARTITIONS_NOT_FOUND"),
     ],
 )
 def test_errors_are_those_of_spark(
     session: SparkSession, root: str, tables: None, text: str, condition: str
 ) -> None:
-    """With the same condition, inside and outside of the block."""
+    """With the same condition, inside and outside of the block, before anything is stored."""
     conditions = []
     durable = DurableShuffle(session, root, job="tests")
     for inside in (False, True):
@@ -148,6 +151,72 @@ def test_errors_are_those_of_spark(
             conditions.append(error.getCondition())
     assert conditions[0].startswith(condition)
     assert conditions == [conditions[0]] * 2
+    assert durable.report().stages == ()
+
+
+def test_a_table_that_exists_is_left_alone(session: SparkSession, root: str, tables: None) -> None:
+    """`IF NOT EXISTS` computes nothing for it, as in Spark."""
+    durable = DurableShuffle(session, root, job="tests")
+    with durable.transparent():
+        session.sql(f"CREATE TABLE IF NOT EXISTS own.t USING parquet AS {SUM}")
+    assert session.table("own.t").count() == 100
+    assert durable.report().stages == ()
+
+
+def test_conditions_see_what_with_names(session: SparkSession, root: str, tables: None) -> None:
+    """A statement with conditions beside its query is Spark's, with all common table expressions.
+    Spark's own tables refuse it, inside the block as outside."""
+    text = (
+        "WITH x AS (SELECT k FROM own.t GROUP BY k) INSERT INTO own.t REPLACE WHERE "
+        "k IN (SELECT k FROM x) SELECT count(*), k FROM x GROUP BY k"
+    )
+    with pytest.raises(AnalysisException) as outside:
+        session.sql(text)
+    durable = DurableShuffle(session, root, job="tests")
+    with durable.transparent(), pytest.raises(AnalysisException) as inside:
+        session.sql(text)
+    conditions = [outside.value.getCondition(), inside.value.getCondition()]
+    assert conditions[0] == conditions[1]
+    assert durable.report().stages == ()
+
+
+class Unknown:
+    """A plan of another Spark version: every question about it fails."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __call__(self, *args: object) -> object:
+        jvm: Any = self._spark._jvm
+        return jvm.java.lang.Class.forName("no.such.Class")
+
+
+@pytest.mark.parametrize("broken", ["_statement", "_analyze", "_with_children"])
+def test_what_is_not_known_of_a_plan_breaks_no_program(
+    session: SparkSession,
+    root: str,
+    tables: None,
+    broken: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where reading, checking or rebuilding a plan fails, Spark runs the text, once."""
+    session.sql(NEW.format(name="n"))
+    monkeypatch.setattr(statements, broken, Unknown(session))
+    durable = DurableShuffle(session, root, job="tests")
+    with durable.transparent():
+        session.sql(f"INSERT INTO own.n {SUM}")
+    assert session.table("own.n").count() == 7
+
+
+def test_a_query_that_is_refused_runs_as_it_was_written(
+    session: SparkSession, root: str, tables: None
+) -> None:
+    """A query without an exchange has nothing to store."""
+    session.sql(NEW.format(name="n"))
+    durable = DurableShuffle(session, root, job="tests")
+    with durable.transparent():
+        session.sql("INSERT INTO own.n SELECT id, k FROM own.t")
+    assert session.table("own.n").count() == 100
 
 
 def test_defaults_are_left_to_spark(session: SparkSession, root: str, tables: None) -> None:

@@ -149,6 +149,8 @@ def _patches(
             plan = None
             if any(new is not df for new, df in zip(stored, frames, strict=True)):
                 plan = statement_over(self, statement, stored)
+                if plan is None:
+                    left(f"sql(): {statement.name} does not accept the stored rows of its query")
             return original_sql(self, sqlQuery) if plan is None else of_rows(self, plan)
 
         if not frames:

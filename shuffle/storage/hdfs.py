@@ -109,7 +109,9 @@ class HdfsStorage:
             )
         self._url, self._options = url.rstrip("/"), dict(options)
         self._server = f"{parts.scheme}://{parts.netloc}"
-        nameservice = parts.netloc.partition(":")[0]  # as it is written: names have a case
+        nameservice = parts.netloc.rpartition("@")[2].partition(":")[
+            0
+        ]  # as it is written: names have a case
         provider = f"dfs.client.failover.proxy.provider.{nameservice}"
         given = {name: str(value) for name, value in options.items()}
         self._settings = {**_FEW_TRIES, **given, provider: _PLAIN_FAILOVER}

@@ -206,6 +206,7 @@ def test_what_is_not_known_of_a_plan_breaks_no_program(
     with durable.transparent():
         session.sql(f"INSERT INTO own.n {SUM}")
     assert session.table("own.n").count() == 7
+    assert any("InsertIntoStatement" in text for text in durable.report().native)
 
 
 def test_a_query_that_is_refused_runs_as_it_was_written(

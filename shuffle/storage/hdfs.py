@@ -109,9 +109,8 @@ class HdfsStorage:
             )
         self._url, self._options = url.rstrip("/"), dict(options)
         self._server = f"{parts.scheme}://{parts.netloc}"
-        nameservice = parts.netloc.rpartition("@")[2].partition(":")[
-            0
-        ]  # as it is written: names have a case
+        host = parts.netloc.rpartition("@")[2]  # as it is written: names have a case
+        nameservice = host.partition(":")[0]
         provider = f"dfs.client.failover.proxy.provider.{nameservice}"
         given = {name: str(value) for name, value in options.items()}
         self._settings = {**_FEW_TRIES, **given, provider: _PLAIN_FAILOVER}

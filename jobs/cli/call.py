@@ -22,9 +22,12 @@ from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     InvalidInputError,
 )
+from durable_shuffle.shuffle.base.clock import Clock, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.redact import redact
+from durable_shuffle.shuffle.log.layout import preflight_key
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.storage.storage_clock import clock_of, try_and_compare
 from durable_shuffle.shuffle.verify.job import JobCopy
 from durable_shuffle.shuffle.verify.stage import OnProgress
 
@@ -91,6 +94,18 @@ class Call:
     def open(self, url: str) -> Storage:
         """Open a storage with the options of this call."""
         return open_storage(url, self.storage_options, call_seconds=PATIENCE_SECONDS)
+
+    def clock(self, job: str, *, writes: bool) -> Clock:
+        """Return the clock by which the job's ages are counted: the storage's, as its drivers do.
+
+        Args:
+            writes: the command may write. One that only shows asks this machine's clock.
+        """
+        clock = SystemClock()
+        if not writes:
+            return clock
+        key = preflight_key(job, RandomIds().new_id())
+        return clock_of(clock, try_and_compare(self.storage, key, clock))
 
     @cached_property
     def storage_options(self) -> dict[str, object]:

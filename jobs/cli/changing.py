@@ -19,7 +19,7 @@ from durable_shuffle.jobs.inspect.names import find_job, find_stage, live_stages
 from durable_shuffle.jobs.inspect.summary import stage_table, summarise
 from durable_shuffle.jobs.text import size, table
 from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInputError
-from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -75,8 +75,9 @@ def release(
     before = [] if stage is None else released_stages(copy, stage)
     paths = [] if before else _chosen(copy, stage)
     candidates = len(paths)
+    clock = call.clock(job, writes=not dry_run)
     if age is not None:
-        now = SystemClock().wall()
+        now = clock.wall()
         paths = [path for path in paths if _age(storage, path, now) > age.total_seconds()]
     shown = [summarise(storage, path, released=False) for path in paths]
     document: dict[str, object] = {
@@ -105,7 +106,7 @@ def release(
     confirm(call, yes=yes, what=f"release for good:\n{stage_table(shown)}\n{FENCES}")
     ids = RandomIds()
     with JobLog.claim(storage, job, ids.new_id(), run=False) as log:
-        before_now = finish_releases(log, storage, ids, failed, SystemClock().wall())
+        before_now = finish_releases(log, storage, ids, failed, clock.wall())
         freed = [{"stage": "(released before)", **asdict(part)} for part in before_now]
         for path in paths:
             if path in log.state.live:  # else a driver released it since we looked
@@ -211,7 +212,7 @@ def gc(
         call.storage,
         job,
         ids=RandomIds(),
-        clock=SystemClock(),
+        clock=call.clock(job, writes=delete),
         settings=Settings(),
         older_than_seconds=age.total_seconds(),
         delete=delete,

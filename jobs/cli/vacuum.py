@@ -11,7 +11,7 @@ from durable_shuffle.jobs.inspect.names import find_job, short_name
 from durable_shuffle.jobs.inspect.summary import summarise
 from durable_shuffle.jobs.text import size, table
 from durable_shuffle.serialization.errors import DurableShuffleError
-from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.release.purge import (
     finish_releases,
@@ -70,7 +70,8 @@ def vacuum(
     """
     keep = KeepUsed(runs, parse_age(unused_for), parse_age(unrecognized_for), keep_newest)
     find_job(call.storage, job)  # the error for a wrong name lists the right ones
-    state, now = read_job(call.storage, job), SystemClock().wall()
+    now = call.clock(job, writes=delete).wall()
+    state = read_job(call.storage, job)
     failed: list[DurableShuffleError] = []
     found = unused_stages(state, keep, now, state.runs + 1)
     found = free_stages(call.storage, found, failed)

@@ -35,7 +35,7 @@ from durable_shuffle.shuffle.storage.contract import (
     ObjectInfo,
     Storage,
 )
-from durable_shuffle.shuffle.storage.storage_clock import put_and_compare
+from durable_shuffle.shuffle.storage.storage_clock import put_and_compare, try_and_compare
 
 URL_CONF = "spark.durableShuffle.url"
 LOCAL_DEFAULT = "durable-shuffle"
@@ -126,9 +126,7 @@ def preflight(
     key = preflight_key(job, nonce)
     if is_local(spark):
         check_worker_python(spark)
-        ahead = put_and_compare(storage, key, nonce.encode(), clock)
-        storage.delete([key])
-        return storage, ahead
+        return storage, try_and_compare(storage, key, clock)
     ways: list[Storage] = [storage]
     if is_connect(spark):
         ways.append(RemoteStorage(spark, storage))

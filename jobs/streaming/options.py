@@ -22,7 +22,7 @@ STREAM_READ_OPTIONS = (
 )  # fmt: skip
 WRITE_OPTIONS = (
     *_PLACE, "partitions", "keys", "producer", "producers", "consumers", "compression",
-    "keepReplaced",
+    "keepReplaced", "keepCommitted",
 )  # fmt: skip
 _KNOWN = tuple(dict.fromkeys((*STREAM_READ_OPTIONS, *WRITE_OPTIONS)))
 
@@ -86,6 +86,8 @@ class WriteOptions:
     compression: str
     keeps_replaced: bool
     """True if an overwrite must not release the stage that it replaces."""
+    keeps_committed: bool
+    """True if a repeated batch may have another number of rows; the one committed first stays."""
 
 
 def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
@@ -134,6 +136,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         _names(given, "consumers"),
         given.get("compression", "lz4"),
         _flag(given, "keepReplaced"),
+        _flag(given, "keepCommitted"),
     )
 
 

@@ -81,6 +81,8 @@ class _Target:
     producer: int
     schema: bytes
     """Schema message of the rows as they come from Spark."""
+    keeps_committed: bool
+    """As in `WriteOptions`."""
 
     def stage(self) -> StageHandle:
         return open_stage(self.place.storage(), self.path)
@@ -97,6 +99,8 @@ class PartMessage(WriterCommitMessage):
     """Schema message of the rows as they are stored."""
     part: Part | None
     """None if the batch was already committed."""
+    repeated_rows: int | None = None
+    """How many rows a task was given for a batch that was committed; None: not counted."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -167,7 +171,7 @@ def _context() -> TaskContext:
 
 def _target(options: WriteOptions, stage: StageHandle, schema: StructType) -> _Target:
     message = schema_to_bytes(written_schema(schema))
-    return _Target(options.place, stage.path, options.producer, message)
+    return _Target(options.place, stage.path, options.producer, message, options.keeps_committed)
 
 
 def _write(
@@ -179,14 +183,17 @@ def _write(
     newest: bytes,
     rows: Iterator[pa.RecordBatch],
 ) -> PartMessage:
-    """Write one task's part of a batch; write nothing if the batch is already committed.
+    """Write one task's part of a batch; only count its rows if the batch is already committed.
 
     Args:
         newest: schema message of the rows committed last.
     """
     number = _context().partitionId()
-    part, message = None, stage.describe.schema
-    if begun is not None:
+    part, message, repeated = None, stage.describe.schema, None
+    if begun is None:
+        if not target.keeps_committed:
+            repeated = sum(given.num_rows for given in rows)
+    else:
         message = _stored_in(stage, target, newest)
         wide = in_schema(stage, message)
         part = write_part(
@@ -199,7 +206,7 @@ def _write(
             first_ordinal=secrets.randbelow(FIRST_ORDINALS),
             settings=Settings(),
         )
-    return PartMessage(target, run, batch, message, part)
+    return PartMessage(target, run, batch, message, part, repeated)
 
 
 def _stored_in(stage: StageHandle, target: _Target, newest: bytes) -> bytes:
@@ -240,7 +247,9 @@ def _commit(messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     parts = [report.part for report in reports if report.part is not None]
     schemas = [report.schema for report in reports if report.part is not None]
     newest = max(schemas, key=len, default=reports[0].schema)
-    done = append_batch(stage, target.producer, run, batch, parts, newest)
+    counts = [report.repeated_rows for report in reports]
+    repeated = None if None in counts else sum(n or 0 for n in counts)
+    done = append_batch(stage, target.producer, run, batch, parts, newest, repeated_rows=repeated)
     if done.first:
         with suppress(DurableShuffleError):  # leftovers only cost space, and gc finds them
             clear_behind(stage, target.producer, parts[0].begun.attempt)

@@ -51,6 +51,13 @@ def put_and_compare(storage: Storage, key: str, data: bytes, clock: Clock | None
     return seconds_ahead(before, after, next(times, 0.0))
 
 
+def try_and_compare(storage: Storage, key: str, clock: Clock | None) -> float:
+    """Create an object and delete it; return what `put_and_compare` returns."""
+    ahead = put_and_compare(storage, key, key.encode(), clock)
+    storage.delete([key])
+    return ahead
+
+
 def seconds_ahead(before: float, after: float, written: float) -> float:
     """Return how far the storage's clock is ahead; 0 if it is close enough or not known. Pure.
 

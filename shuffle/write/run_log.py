@@ -218,7 +218,14 @@ def write_part(
 
 
 def append_batch(
-    stage: StageHandle, producer: int, run: Run, batch: int, parts: Sequence[Part], schema: bytes
+    stage: StageHandle,
+    producer: int,
+    run: Run,
+    batch: int,
+    parts: Sequence[Part],
+    schema: bytes,
+    *,
+    repeated_rows: int | None = None,
 ) -> Appended:
     """Make a batch count: one record names the segments of all its parts.
 
@@ -227,11 +234,14 @@ def append_batch(
     Args:
         parts: what the tasks wrote; none if all of them found the batch in the log.
         schema: Arrow IPC schema message of the rows.
+        repeated_rows: how many rows the tasks were given that found the batch in the log; None does
+            not compare them with the batch.
 
     Raises:
         FencedError: another run took over, or the stage was released: nothing counts.
         AbortedError: a cleaner gave this write job up: nothing counts.
-        InvalidInputError, IncompatibleError: see `has_batch`; or rows of an older schema.
+        InvalidInputError, IncompatibleError: see `has_batch`; or rows of an older schema; or a
+            batch that is there has another number of rows.
         CorruptDataError: the log lost a record; names the slot.
         OutcomeUnknownError: it may count now or later. Call again; that never doubles it.
         UnavailableError: nothing was appended.
@@ -240,6 +250,8 @@ def append_batch(
     if not parts:
         tail = read_tail(log, batch)
         if has_batch(tail, run, batch, log.prefix):
+            if run.query and repeated_rows is not None:
+                _refuse_other_rows(log, tail, run, batch, repeated_rows)
             return Appended(tail.next_slot - 1, 0, wrote=False)
         raise IncompatibleError(f"batch {batch} was there and is gone: {log.prefix!r}")
     attempts = {part.begun.attempt for part in parts}
@@ -278,6 +290,31 @@ def append_batch(
         return Appended(tail.next_slot - 1, 0, wrote=False)
     assert isinstance(appended, Append)  # `unless_stands` proposes nothing else
     return Appended(tail.next_slot - 1, appended.rows, wrote=True, first=first)
+
+
+def _refuse_other_rows(
+    log: SlotLog, tail: AppenderTail, run: Run, batch: int, repeated_rows: int
+) -> None:
+    """Refuse a repeated batch that has another number of rows than the one that counts.
+
+    Spark repeats a batch with the rows that its checkpoint names. If the checkpoint was restored
+    from a backup, it names none, and Spark takes all rows that have come since.
+    """
+    records = appender_log(log)
+    for slot in range(tail.next_slot, 0, -1):
+        record = records.tail_at(slot).last
+        # a write job's APPEND has an id of its own, a query's that of the newest OPEN
+        if isinstance(record, Append) and record.record_id == record.after.owner:
+            if record.after.batches == batch + 1 and record.rows != repeated_rows:
+                raise IncompatibleError(
+                    f"batch {batch} of query {run.query} has {record.rows} rows in {log.prefix}, "
+                    f"and Spark repeats it with {repeated_rows}: rows would be dropped or come "
+                    "twice. Either the checkpoint was restored from a backup: give the newest one, "
+                    "or write with a new checkpoint to a new stage. Or the query gives other rows "
+                    "each time: set the option keepCommitted to true, and what was committed first "
+                    "stays"
+                )
+            return
 
 
 def abort_job(

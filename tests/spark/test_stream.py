@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,9 +52,11 @@ class Streams:
         df = self.spark.range(first, end, 1, 1).selectExpr("id", "id % 7 AS k", *columns)
         df.write.mode("append").parquet(str(self.folder / "in"))
 
-    def write(self, schema: str = "id long, k long", **options: Any) -> StreamingQuery:
-        """Write all files that are new to the stage."""
-        stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    def write(
+        self, schema: str = "id long, k long", most_files: int = 1, **options: Any
+    ) -> StreamingQuery:
+        """Write all files that are new to the stage, at most `most_files` in a batch."""
+        stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", most_files)
         frame = stream.parquet(str(self.folder / "in"))
         chosen = {"keys": "k", "partitions": 4, **self.place, **options}
         checkpoint = chosen.pop("checkpoint", self.folder / "write")
@@ -157,6 +160,23 @@ def test_a_batch_that_is_replayed_with_other_rows_is_dropped(streams: Streams) -
     streams.rows(200, 210)
     streams.write()
     assert Counter(row.id for row in streams.stored().collect()) == once(0, 210)
+
+
+def test_a_checkpoint_from_a_backup_drops_no_rows(streams: Streams) -> None:
+    """One batch behind the stage, Spark takes the rows of that batch and all newer ones as one."""
+    streams.rows(0, 100)
+    streams.write(most_files=10)
+    streams.rows(100, 200)
+    backup = shutil.copytree(streams.folder / "write", streams.folder / "backup")
+    streams.write(most_files=10)
+    streams.rows(200, 210)
+    shutil.rmtree(streams.folder / "write")
+    shutil.copytree(backup, streams.folder / "write")
+    with pytest.raises(Exception, match="repeats it with 110: rows would be dropped"):
+        streams.write(most_files=10)
+    assert Counter(row.id for row in streams.stored().collect()) == once(0, 200)
+    streams.write(most_files=10, keepCommitted="true")
+    assert Counter(row.id for row in streams.stored().collect()) == once(0, 200)
 
 
 def test_columns_may_be_added_and_nothing_else(streams: Streams) -> None:

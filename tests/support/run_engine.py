@@ -56,11 +56,11 @@ class EngineRun:
         """Return whether this commit is the one that counts."""
         return self.append(batch, parts).wrote
 
-    def append(self, batch: int, parts: list[Part | None]) -> Appended:
+    def append(self, batch: int, parts: list[Part | None], repeated: int | None = None) -> Appended:
         """Commit a batch; what a commit comes to."""
         found = [part for part in parts if part is not None]
         schema = self.stage.describe.schema
-        return append_batch(self.stage, 0, self.run, batch, found, schema)
+        return append_batch(self.stage, 0, self.run, batch, found, schema, repeated_rows=repeated)
 
     def _task(self, batch: int, number: int, mine: list[int]) -> Part | None:
         begun: Begun | None

@@ -83,3 +83,32 @@ def test_defaults_keep_what_was_used_lately(log: JobLog, tmp_path: Path, run: Ru
     more = ("--runs", "0", "--unused-for", "0s", "--no-keep-newest")
     document = json.loads(run("vacuum", tmp_path, "nightly", *more, "--json").stdout)
     assert [stage["fingerprint"][0] for stage in document["stages"]] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [
+        (("vacuum", *SHORT, "--delete", "--yes"), "cd"),
+        (("release", "--older-than", "2d", "--yes"), "bcd"),
+        (("gc", "--older-than", "2d", "--delete"), "abcd"),
+    ],
+)
+def test_a_wrong_clock_deletes_nothing_more(
+    log: JobLog,
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    left: str,
+) -> None:
+    """This machine is 30 days ahead: ages follow the storage's clock, as those of drivers do."""
+    wall, young = SystemClock.wall, tmp_path / "nightly" / "preflight" / RandomIds().new_id()
+    young.parent.mkdir(exist_ok=True)
+    young.write_bytes(b"left by a driver that died just now")
+    name, *options = command
+    monkeypatch.setattr(SystemClock, "wall", lambda clock: wall(clock) + 30 * DAY)
+    done = run(name, tmp_path, "nightly", *options)
+    assert done.exit_code == 0, done.output
+    state = read_job(LocalStorage(tmp_path), "nightly")
+    assert "".join(path.fingerprint[0] for path in state.order) == left
+    assert list(young.parent.iterdir()) == [young]

@@ -178,6 +178,26 @@ def test_a_checkpoint_that_was_restored_from_a_backup_is_refused(
     assert rows(stage) == batches(*range(4))
 
 
+@pytest.mark.parametrize("beside", [0, 3])
+def test_a_repeated_batch_with_another_number_of_rows_is_refused(
+    stage: StageHandle, draw: random.Random, beside: int
+) -> None:
+    """Whatever write jobs, and a run that never committed, put behind the batch."""
+    run = EngineRun(stage, draw)
+    for n in range(2):
+        assert run.commit(n, run.tasks(n))
+    for n in range(beside):
+        job = EngineRun(stage, draw, query="")
+        assert job.commit(n, job.tasks(n))
+        EngineRun(stage, draw).tasks(2)
+    restored = EngineRun(stage, draw)
+    parts = restored.tasks(1)
+    assert not restored.append(1, parts, repeated=ROWS).wrote
+    for other in (ROWS - 1, ROWS + 1, 0):
+        with pytest.raises(IncompatibleError, match=f"repeats it with {other}"):
+            restored.append(1, parts, repeated=other)
+
+
 def test_the_older_run_stops_at_its_next_task_and_commit(
     stage: StageHandle, draw: random.Random
 ) -> None:

@@ -20,12 +20,20 @@ import numpy.typing as npt
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, InvalidInputError
 from durable_shuffle.serialization.markers import EndMode
-from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_extents
+from durable_shuffle.shuffle.log.extent_table import (
+    EXTENT,
+    of_partitions,
+    pack_table,
+    unpack_extents,
+    unpack_table,
+)
 from durable_shuffle.shuffle.log.field_checks import check_id
 from durable_shuffle.shuffle.log.records import Closed, SegmentInfo
 from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
+
+_SHIFT = np.dtype("<u8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +102,11 @@ class Append:
     segments: tuple[SegmentInfo, ...]
     """None without rows and markers. Their numbers are unique within `record_id`, not dense."""
     extents: bytes
-    """Packed EXTENT entries, ordered by (subpartition, first ordinal). Markers have an entry of
-    their own with rows 0, behind the records before them."""
+    """A table of EXTENT entries (`pack_table`), ordered by (subpartition, first ordinal); b"" for
+    none. Markers have an entry of their own with rows 0, behind the records before them."""
     shifts: bytes
-    """Packed little-endian u8 per extent: what is to be added to an ordinal, modulo 2**64, for the
-    seed of a frame. Not 0 where several tasks wrote before anyone knew the ordinals. b"" if all
+    """A table of a little-endian u8 per extent: what is to be added to an ordinal, modulo 2**64,
+    for the seed of a frame. Not 0 where several tasks wrote before anyone knew the ordinals. b"" if all
     are 0."""
     schema: bytes
     """Arrow IPC schema message of the rows: DESCRIBE's, or one that adds nullable columns; b"" is
@@ -110,8 +118,14 @@ class Append:
         _check_owner("an APPEND", self.record_id, self.after)
 
     def extent_array(self, name: str, partitions: int | None = None) -> npt.NDArray[np.void]:
-        """Return the extents as a structured array, see `unpack_extents`."""
-        return unpack_extents(self.extents, name, partitions=partitions)
+        """Return the extents as a structured array.
+
+        Raises:
+            CorruptDataError: no table, or a subpartition that does not exist; names `name`.
+        """
+        if not self.extents:
+            return np.zeros(0, dtype=EXTENT)
+        return of_partitions(unpack_table(self.extents, EXTENT, name), partitions, name)
 
     def shift_array(self, extents: int, name: str) -> npt.NDArray[np.uint64]:
         """Return the shift of each extent.
@@ -121,7 +135,10 @@ class Append:
         """
         if not self.shifts:
             return np.zeros(extents, dtype=np.uint64)
-        return _unpack_u8(self.shifts, extents, f"{name}: shifts")
+        found = unpack_table(self.shifts, _SHIFT, f"{name}: shifts")
+        if len(found) != extents:
+            raise CorruptDataError(f"{name}: {len(found)} shifts, expected {extents}")
+        return found.astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +374,8 @@ def appending(
         schema: see `Append.schema`.
 
     Raises:
-        InvalidInputError: rows for a subpartition that the producer does not write.
+        InvalidInputError: rows for a subpartition that the producer does not write; or more extents
+            than a record holds.
     """
     name = stage.path.producer_log_prefix(producer)
     owned = stage.subpartitions_of(producer)
@@ -383,8 +401,8 @@ def appending(
         rows=sum(part.rows for part in ordered),
         memory_bytes=sum(part.memory_bytes for part in ordered),
         segments=tuple(segment for part in ordered for segment in part.segments),
-        extents=extents.tobytes(),
-        shifts=shifts.astype("<u8").tobytes() if shifts.any() else b"",
+        extents=pack_table(extents) if len(extents) else b"",
+        shifts=pack_table(shifts.astype(_SHIFT)) if shifts.any() else b"",
         schema=schema,
         after=replace(state, next_ordinals=ordinals[owned].astype("<u8").tobytes()),
     )

@@ -69,6 +69,7 @@ class StreamConsumer:
             OutcomeUnknownError, UnavailableError: call again.
         """
         held = self._opened()
+        held.settle()  # an acknowledgement whose outcome was unknown comes before this one
         whole = held.whole()
         cursors = self._cursors(offset, held.state, full=whole is not None)
         if cursors:

@@ -43,7 +43,8 @@ from durable_shuffle.shuffle.read.extents import Extent, appended_extents
 from durable_shuffle.shuffle.read.sealed_reader import Pieces, fetch_extents, sealed_extents
 from durable_shuffle.shuffle.stream.offset import Arrival, LaneOffset, StreamOffset
 
-_KEPT_RECORDS = 256
+_KEPT_RECORDS, _KEPT_BYTES = 256, 16 << 20
+"""How many records of a log a reader keeps, and bytes of their tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,10 @@ class StageScan:
         return StreamOffset(self.stage.path.folder, lanes)
 
 
+def _table_bytes(record: AppenderRecord) -> int:
+    return len(record.extents) + len(record.shifts) if isinstance(record, Append) else 0
+
+
 class _Lane:
     """One producer's log: a growing sequence of rows per subpartition."""
 
@@ -189,6 +194,7 @@ class _Lane:
         self._owned = stage.subpartitions_of(producer)
         self.subpartitions = tuple(self._owned.tolist())
         self._kept: dict[int, AppenderRecord] = {}
+        self._kept_bytes = 0
 
     def schema(self) -> bytes:
         """Return the schema message of the newest rows."""
@@ -287,8 +293,9 @@ class _Lane:
             if record is None:
                 return None
             self._kept[slot] = record
-            while len(self._kept) > _KEPT_RECORDS:
-                del self._kept[next(iter(self._kept))]
+            self._kept_bytes += _table_bytes(record)
+            while len(self._kept) > _KEPT_RECORDS or self._kept_bytes > _KEPT_BYTES:
+                self._kept_bytes -= _table_bytes(self._kept.pop(next(iter(self._kept))))
         return record
 
 

@@ -4,8 +4,9 @@ import json
 import pickle
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +33,19 @@ from durable_shuffle.serialization.errors import (
     IncompatibleError,
     InvalidInputError,
     NotFoundError,
+    OutcomeUnknownError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, RandomIds
+from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.log.job_log import enter_stage
+from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.release.retention import consumer_tasks
 from durable_shuffle.shuffle.rows.partitioner import hash_partition_ids
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.stream import consumer as stream_consumer
+from durable_shuffle.shuffle.stream.scan import StageScan
+from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 
 SPARK_SCHEMA = StructType().add("n", LongType())
 PARTITIONS = 3
@@ -221,6 +228,30 @@ def test_many_acknowledgements_of_one_reader(stored: Stored) -> None:
     stored.write(1)
     with pytest.raises(FencedError):
         reader.commit(reader.latestOffset(offset, ReadAllAvailable()))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_acknowledgement_without_an_answer_comes_before_the_next(
+    stored: Stored, when: Literal["before", "after"]
+) -> None:
+    """Spark goes on with a later offset: whether the record landed or not, that one counts."""
+    scan = StageScan(stored.stage)
+    stored.write(1)
+    faulty = FaultyStorage(
+        stored.stage.storage, [Rule("put_if_absent", "job/consumers/", when, 3, "lost_reply")]
+    )
+    stage = replace(stored.stage, storage=faulty)
+    reader = stream_consumer.StreamConsumer(stage, "one", declared=(), ids=RandomIds())
+    reader.acknowledge(scan.latest())
+    stored.write(1)
+    with pytest.raises(OutcomeUnknownError):
+        reader.acknowledge(scan.latest())
+    stored.write(1)
+    reader.acknowledge(scan.latest())
+    assert faulty.fired == 1
+    (path,) = consumer_tasks(stage.storage, "job", "one")
+    acked = read_resume_set(SlotLog(stage.storage, path.log_prefix)).inputs.values()
+    assert sum(at.next_ordinal for state in acked for at in state.acked.values()) == 3 * ROWS
 
 
 def test_offsets_of_another_stage(stored: Stored, tmp_path: Path) -> None:

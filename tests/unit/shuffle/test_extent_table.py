@@ -14,7 +14,9 @@ from durable_shuffle.shuffle.log.extent_table import (
     EXTENT,
     MAX_EXTENTS,
     pack_block,
+    pack_table,
     unpack_block,
+    unpack_table,
 )
 from durable_shuffle.shuffle.log.layout import COMPACTED
 
@@ -131,3 +133,45 @@ def test_whose_a_segment_is_takes_no_bytes() -> None:
     data = pack_block(entries, "subpartition")
     assert len(data) < 8 + 6 + 100 + 10
     assert unpacked(data).tolist() == entries.tolist()
+
+
+@given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1))
+def test_a_table_gives_back_what_was_packed(numbers: list[int]) -> None:
+    """Numbers of eight bytes, and EXTENT entries made of them."""
+    eight = np.array(numbers, dtype="<u8")
+    assert unpack_table(pack_table(eight), eight.dtype, "here").tolist() == numbers
+    entries = np.zeros(len(numbers), dtype=EXTENT)
+    entries["first_ordinal"], entries["segment"] = eight, eight & np.uint64(0xFFFFFFFF)
+    assert unpack_table(pack_table(entries), EXTENT, "here").tobytes() == entries.tobytes()
+
+
+def test_a_table_of_a_large_batch_is_small() -> None:
+    """2,000 tasks that write 1,000 partitions each, with random numbers of their segments."""
+    rng = np.random.default_rng(7)
+    entries = np.zeros((1000, 2000), dtype=EXTENT)
+    entries["subpartition"] = np.arange(1000)[:, None]
+    entries["segment"] = rng.integers(0, 1 << 31, 2000)
+    entries["rows"] = rng.integers(30, 45, (1000, 2000))
+    entries["length"] = entries["rows"].astype(np.uint64) * np.uint64(107)
+    entries["offset"] = np.cumsum(entries["length"], axis=0) - entries["length"]
+    assert len(pack_table(entries.reshape(-1))) < 32 << 20
+    with pytest.raises(InvalidInputError, match="fewer tasks"):
+        pack_table(np.zeros(MAX_EXTENTS + 1, dtype="<u8"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\1\0\0\0",
+        pack_table(np.arange(3, dtype="<u8"))[:-1],
+        struct.pack("<I", 0) + b"x",
+        struct.pack("<I", MAX_EXTENTS + 1) + b"x",
+        struct.pack("<I", 4) + pack_table(np.arange(3, dtype="<u8"))[4:],
+        struct.pack("<I", 2) + pack_table(np.arange(3, dtype="<u8"))[4:],
+        struct.pack("<I", 1 << 21) + pack_table(np.arange(3, dtype="<u8"))[4:],
+    ],
+)
+def test_no_table_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptDataError, match="here"):
+        unpack_table(data, np.dtype("<u8"), "here")

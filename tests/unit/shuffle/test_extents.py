@@ -7,7 +7,7 @@ from durable_shuffle.serialization.checksum import frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.frames import Frame, FrameKind, record_parts
 from durable_shuffle.shuffle.log.appender_log import Append, AppenderState
-from durable_shuffle.shuffle.log.extent_table import EXTENT
+from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_table
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.read.extents import (
@@ -110,8 +110,8 @@ def appended(entries: list[tuple[int, ...]], length: int = 100) -> list[Extent]:
         rows=0,
         memory_bytes=0,
         segments=(SegmentInfo(3, length, b""),),
-        extents=np.array(entries, dtype=EXTENT).tobytes(),
-        shifts=np.arange(5, 5 + len(entries), dtype="<u8").tobytes(),
+        extents=pack_table(np.array(entries, dtype=EXTENT)),
+        shifts=pack_table(np.arange(5, 5 + len(entries), dtype="<u8")),
         schema=b"schema",
         after=AppenderState(1, 1, ATTEMPT, "", 0, "", b"", b""),
     )

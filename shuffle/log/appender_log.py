@@ -106,8 +106,8 @@ class Append:
     none. Markers have an entry of their own with rows 0, behind the records before them."""
     shifts: bytes
     """A table of a little-endian u8 per extent: what is to be added to an ordinal, modulo 2**64,
-    for the seed of a frame. Not 0 where several tasks wrote before anyone knew the ordinals. b"" if all
-    are 0."""
+    for the seed of a frame. Not 0 where several tasks wrote before anyone knew the ordinals.
+    b"" if all are 0."""
     schema: bytes
     """Arrow IPC schema message of the rows: DESCRIBE's, or one that adds nullable columns; b"" is
     DESCRIBE's."""

@@ -95,6 +95,7 @@ _BY_CODE = {
 """Codes of S3-like servers and of Azure that say more than their HTTP status."""
 
 _BY_STATUS = {
+    304: Verdict.REFUSED,  # of a cache on the way: nobody asks whether an object has changed
     401: Verdict.EXPIRED,
     404: Verdict.MISSING,
     408: Verdict.LOST,

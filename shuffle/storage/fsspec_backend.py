@@ -64,8 +64,9 @@ _DELETE_CONCURRENCY = 32
 _SERVICE = ("endpoint_url", "account_name", "account_host", "connection_string")
 """Options that decide which service a URL leads to."""
 
-NO_SUCH_REQUEST = (405, 501)
-"""What services answer that lack the bulk delete, such as the S3 interface of Google's storage."""
+_NO_SUCH_REQUEST = (405, 411, 501)
+_NOT_SO = ("MissingContentMD5", "InvalidDigest", "InvalidRequest", "MalformedXML")
+"""Codes of services that want a bulk delete in another form: with a header `Content-MD5`."""
 
 _UPLOAD_ID = "?uploadId="
 """Between the key and the id of an unfinished upload; no key holds a '?'."""
@@ -295,6 +296,10 @@ class FsspecStorage:
             raise translated(content, self._place, "read", wanted.key, write=False)
         elif len(content) == wanted.length:
             return memoryview(content)
+        elif len(content) >= wanted.start + wanted.length:  # the whole: `Range` was ignored
+            return memoryview(content)[wanted.start : wanted.start + wanted.length]
+        elif len(content) > wanted.length:
+            found = len(content)
         else:
             found = wanted.start + len(content)
         raise too_short(self.description, wanted.key, found, wanted.start + wanted.length)
@@ -308,7 +313,7 @@ class FsspecStorage:
                 "delete_objects", Bucket=bucket, Delete={"Objects": names, "Quiet": True}
             )
         except Exception as error:
-            if http_status(error) not in NO_SUCH_REQUEST:
+            if not no_bulk_delete(error):
                 raise
             _delete_singly(filesystem, [f"{root}/{key}" for key in keys])
             return
@@ -399,6 +404,16 @@ def _call_off(filesystem: Any, root: str, key: str, upload: str) -> None:
     except Exception as error:
         if http_status(error) != 404:
             raise
+
+
+def no_bulk_delete(error: Exception) -> bool:
+    """Return whether a service refused a bulk delete that it does not know, or not in this form.
+
+    The S3 interface of Google's storage lacks it; older services demand a digest that no driver of
+    today sends.
+    """
+    answers = [server_answer(link) for link in error_chain(error)]
+    return any(code in _NOT_SO or status in _NO_SUCH_REQUEST for code, status in answers)
 
 
 def http_status(error: Exception) -> int | None:

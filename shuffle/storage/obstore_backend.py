@@ -38,9 +38,8 @@ from durable_shuffle.shuffle.storage.contract import (
 from durable_shuffle.shuffle.storage.errors import Place, Verdict, judge, storage_errors, translated
 from durable_shuffle.shuffle.storage.exclusive_create import create_exclusively
 from durable_shuffle.shuffle.storage.fsspec_backend import (
-    NO_SUCH_REQUEST,
     FsspecStorage,
-    http_status,
+    no_bulk_delete,
     service_identity,
 )
 from durable_shuffle.shuffle.storage.process_clients import process_clients
@@ -57,6 +56,7 @@ _DELETE_BATCH = 1000
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _DETAILS = "\n\nDebug source"
+_NOT_PARTIAL = "Received non-partial response when range requested"
 _NEVER_SENT = "kind: Connect,"
 
 
@@ -206,9 +206,13 @@ class ObstoreStorage:
     def _fetched(self, key: str, start: int, length: int) -> memoryview:
         """Return the bytes of a range, fewer if the object ends before."""
         store = self._store()
-        (content,) = _tried(
-            lambda o: o.get_ranges(store, key, starts=[start], lengths=[length], coalesce=0)
-        )
+        try:
+            (content,) = _tried(
+                lambda o: o.get_ranges(store, key, starts=[start], lengths=[length], coalesce=0)
+            )
+        except _WholeObjectError:  # the service ignores `Range`
+            whole = _tried(lambda o: o.get(store, key).bytes())
+            return memoryview(whole)[start : start + length]
         return memoryview(content)
 
     def _delete(self, keys: Sequence[str]) -> None:
@@ -216,7 +220,7 @@ class ObstoreStorage:
         try:
             _tried(lambda o: o.delete(store, list(keys)))
         except Exception as error:
-            if http_status(error) not in NO_SUCH_REQUEST:
+            if not no_bulk_delete(error):
                 raise
             self._fsspec().delete(keys)  # obstore knows no other request
 
@@ -278,6 +282,10 @@ def _new_store(settings: S3Settings) -> Any:
     )
 
 
+class _WholeObjectError(Exception):
+    """The answer to a request for a range held the whole object."""
+
+
 def _tried(request: Callable[[Any], T]) -> T:
     """Return what a request gives, or raise what the server answered.
 
@@ -304,6 +312,8 @@ def _answer(error: Exception) -> Exception:
     if status is not None:
         code = _CODE.search(said, status.end())
         return S3AnswerError(said, code[1] if code else None, int(status[1]))
+    if _NOT_PARTIAL in said:
+        return _WholeObjectError(said)
     if _NEVER_SENT in details:
         return ConnectionRefusedError(said)
     if isinstance(error, TypeError | ValueError):

@@ -31,6 +31,8 @@ _BODIES = {
     "error": (500, b"<Error><Code>InternalError</Code><Message>oops</Message></Error>"),
     "stray": (403, b""),
     "unknown": (501, b"<Error><Code>NotImplemented</Code><Message>no such</Message></Error>"),
+    "digest": (400, b"<Error><Code>MissingContentMD5</Code><Message>no</Message></Error>"),
+    "unchanged": (304, b""),
     "expired": (400, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>"),
 }
 _HOP_BY_HOP = {"connection", "expect", "keep-alive", "transfer-encoding"}
@@ -53,8 +55,15 @@ class FaultProxy:
     ) -> None:
         self.target, self.fired = target, Counter[str]()
         self.requests = 0
-        self.bulk_deletes = True
-        """Whether the service knows the request that deletes many objects."""
+        self.no_bulk_deletes: Literal["", "unknown", "digest"] = ""
+        """What the service answers to the request that deletes many objects: it knows none, or
+        wants it with a digest."""
+        self.ranges = True
+        """False: every answer holds the whole object, as of a service that ignores `Range`. Only
+        for objects that were put since."""
+        self.bodies: dict[str, bytes] = {}
+        self.not_modified = 0
+        """So many reads are answered with 304 and nothing more, as a stale cache does."""
         self.expired = ""
         """Access key whose requests are refused, because it has expired."""
         self._random, self._chance, self._faults = random.Random(seed), chance, faults
@@ -107,9 +116,18 @@ def _handler_of(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             signed = self.headers.get("Authorization", "")
             if proxy.expired and f"Credential={proxy.expired}/" in signed:
                 fault = "expired"
-            if not proxy.bulk_deletes and self.command == "POST" and "?delete" in self.path:
-                fault = "unknown"
-            if fault in ("busy", "stray", "expired", "unknown"):
+            if not proxy.ranges and self.headers.get("Range") and self.path in proxy.bodies:
+                proxy.note("range")
+                self._answer(200, proxy.bodies[self.path], {})
+                return
+            if not proxy.ranges and self.command == "PUT":
+                proxy.bodies[self.path] = body
+            if proxy.not_modified and self.command == "GET" and "list-type" not in self.path:
+                proxy.not_modified -= 1
+                fault = "unchanged"
+            if proxy.no_bulk_deletes and self.command == "POST" and "?delete" in self.path:
+                fault = proxy.no_bulk_deletes
+            if fault in ("busy", "stray", "expired", "unknown", "digest", "unchanged"):
                 proxy.note(fault)
                 self._answer(*_BODIES[fault], {})
                 return

@@ -6,11 +6,16 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from durable_shuffle.serialization.control import encode_control
-from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    UnavailableError,
+)
 from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.log.slot_log import Lost, SlotLog, Won
 from durable_shuffle.shuffle.storage.contract import ByteRange, Storage
@@ -172,18 +177,57 @@ def test_refusals_without_a_reason_are_final_in_the_end(s3_server: S3Server) -> 
         assert proxy.fired["stray"] == 3
 
 
+@pytest.mark.parametrize("answer", ["unknown", "digest"])
 @pytest.mark.parametrize("opens", [open_s3, FsspecStorage], ids=["obstore", "s3fs"])
 def test_a_service_without_bulk_deletes_deletes_one_by_one(
-    s3_server: S3Server, opens: Callable[..., Storage]
+    s3_server: S3Server,
+    opens: Callable[..., Storage],
+    answer: Literal["unknown", "digest"],
 ) -> None:
     """As the S3 interface of Google's storage does; objects that are missing are fine."""
     with FaultProxy(s3_server.endpoint, seed=1, chance=0.0) as proxy:
-        proxy.bulk_deletes = False
+        proxy.no_bulk_deletes = answer
         options = {**s3_server.options, "endpoint_url": proxy.url}
         storage = opens(f"s3://{s3_server.bucket}/single", options)
         for key in ("a", "b", "c"):
             storage.put(key, [b"x"])
         storage.delete(["a", "missing", "b"])
         assert [info.key for info in storage.list("")] == ["c"]
-        assert proxy.fired["unknown"] > 0
+        assert proxy.fired[answer] > 0
         storage.delete(["c"])
+
+
+@pytest.mark.parametrize("opens", [open_s3, FsspecStorage], ids=["obstore", "s3fs"])
+def test_a_service_that_ignores_ranges(
+    s3_server: S3Server, opens: Callable[..., Storage], seed: int
+) -> None:
+    """The wanted bytes of the whole object; what lies outside is refused as elsewhere."""
+    data = random.Random(seed).randbytes(10_000)
+    with FaultProxy(s3_server.endpoint, seed=1, chance=0.0) as proxy:
+        proxy.ranges = False
+        options = {**s3_server.options, "endpoint_url": proxy.url}
+        storage = opens(f"s3://{s3_server.bucket}/ranges", options)
+        storage.put("a", [data])
+        places = [(0, 1), (17, 4_000), (9_999, 1), (0, 10_000)]
+        found = storage.read_ranges([ByteRange("a", *place) for place in places])
+        assert found == [data[at : at + length] for at, length in places]
+        with pytest.raises(CorruptDataError):
+            storage.read_range("a", 9_999, 2)
+        assert storage.read("a") == data
+        assert proxy.fired["range"] >= len(places)
+
+
+@pytest.mark.parametrize("opens", [open_s3, FsspecStorage], ids=["obstore", "s3fs"])
+def test_an_answer_that_nobody_asked_for_is_asked_again(
+    s3_server: S3Server, opens: Callable[..., Storage]
+) -> None:
+    """304 comes from a cache between: it is no data, and no reason to end a job."""
+    with FaultProxy(s3_server.endpoint, seed=1, chance=0.0) as proxy:
+        options = {**s3_server.options, "endpoint_url": proxy.url}
+        storage = RetryingStorage(opens(f"s3://{s3_server.bucket}/cached", options))
+        storage.put("a", [b"data"])
+        proxy.not_modified = 2
+        assert storage.read("a") == b"data"
+        proxy.not_modified = 2
+        assert storage.read_range("a", 1, 2) == b"at"
+        assert proxy.fired["unchanged"] == 4

@@ -31,7 +31,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.user_code import (
     UserCodeError,
@@ -50,7 +50,6 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.read.sealed_reader import join_small
 from durable_shuffle.shuffle.rows.reducers import lacks_of_state
-from durable_shuffle.shuffle.seal.suspect import note_suspect
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
@@ -137,10 +136,6 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
         check_code(spec.code)
         try:
             done = _consume(spec, stage, subpartition)
-        except (CorruptDataError, NotFoundError) as e:
-            if consumer_log(stage, spec.request.consumer, subpartition).prefix not in str(e):
-                note_suspect(stage, e, RandomIds())  # else the consumer's own log is damaged
-            raise
         except FencedError:
             log = consumer_log(stage, spec.request.consumer, subpartition)
             clock, patience = SystemClock(), spec.patience_seconds

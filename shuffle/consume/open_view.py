@@ -47,6 +47,7 @@ from durable_shuffle.shuffle.read.buffer_queue import BufferQueue
 from durable_shuffle.shuffle.read.feed import ExtentFeed, SealedFeed, check_tags
 from durable_shuffle.shuffle.read.log_feed import FeedWait, LogFeed
 from durable_shuffle.shuffle.read.position import Positions
+from durable_shuffle.shuffle.seal.suspect import noted
 from durable_shuffle.shuffle.storage.contract import identity_of
 
 _TAG_BYTES = 32
@@ -159,8 +160,9 @@ def open_view(
     positions = holder.acked(key)
     queue = None if left is None or finished else _taken_over(left, resume, positions)
     if queue is None:
-        feed = _feed(stage, subpartition, state.seal, positions, settings, clock)
-        queue = BufferQueue(stage.storage, feed, settings, positions)
+        with noted(stage, ids, state.seal):
+            feed = _feed(stage, subpartition, state.seal, positions, settings, clock)
+            queue = BufferQueue(stage.storage, feed, settings, positions)
     queue.attach(held.state.owner)
     wait: Callable[[], None] = _never_waits
     if isinstance(queue.feed, LogFeed):

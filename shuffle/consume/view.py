@@ -45,6 +45,7 @@ from durable_shuffle.shuffle.read.position import (
     ordinal_of,
     records_between,
 )
+from durable_shuffle.shuffle.seal.suspect import note_suspect
 
 
 class View:
@@ -398,7 +399,8 @@ class View:
     def _explained(self) -> Iterator[None]:
         """On missing or damaged data, first raise if this view is fenced or the stage released.
 
-        If a part of the stage was released, the error says so.
+        If a part of the stage was released, the error says so. Else the stage's log is told, so
+        that the next driver of its job checks the data.
         """
         try:
             yield
@@ -406,6 +408,7 @@ class View:
             self._task.held.look()
             upto = live_state(self._stage).upto
             if upto is None or not isinstance(error, NotFoundError):
+                note_suspect(self._stage, error, self._task.ids)
                 raise
             raise NotFoundError(
                 f"{error}; the first rows of {self._stage.path.prefix!r} were released: "

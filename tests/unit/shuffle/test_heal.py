@@ -25,6 +25,7 @@ from durable_shuffle.serialization.errors import (
     NotFoundError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
 from durable_shuffle.shuffle.log.suspect import Suspect
@@ -69,6 +70,12 @@ def read_and_note(stage: StageHandle, ids: SeededIds, seal: Seal | None = None) 
         list(noting(stage, read_subpartition(stage, by, k, SMALL), ids, by))
 
 
+def view_all(stage: StageHandle, ids: SeededIds) -> None:
+    for k in range(stage.describe.partitions):
+        with open_view(stage, k, consumer="c", ids=ids, settings=SMALL) as view:
+            list(view)
+
+
 def objects(made: SealedStage) -> dict[str, bytes]:
     assert isinstance(made.stage.storage, MemoryStorage)
     return made.stage.storage._objects
@@ -94,6 +101,26 @@ def test_a_reader_notes_damage_once_and_the_check_names_all_producers(ids: Seede
     run_again(made, [0, 2], ids)
     assert_reads_right(made)
     assert intact(stage)
+
+
+@pytest.mark.requirement("R-F135-22")
+@pytest.mark.parametrize("lost", ["segment", "index", "own log"])
+def test_a_view_notes_damage_of_its_stage_and_of_nothing_else(ids: SeededIds, lost: str) -> None:
+    """So a pipeline or a program that reads a job's stage asks the job's next driver to mend it."""
+    made = make(ids, compact=False)
+    stage = made.stage
+    if lost == "segment":
+        damaged(stage.storage, segments(stage, 0)[0])  # type: ignore[arg-type]
+    elif lost == "index":
+        damaged(stage.storage, stage.path.index_key(require_seal(stage).index))  # type: ignore[arg-type]
+    else:
+        with open_view(stage, 0, consumer="c", ids=ids, settings=SMALL) as view:
+            log = view.task.held.log
+        stage.storage._objects[log.key(0)] = b"no record"  # type: ignore[attr-defined]
+    with pytest.raises((NotFoundError, CorruptDataError)):
+        view_all(stage, ids)
+    told = [] if lost == "own log" else ["SUSPECT"]
+    assert kinds(stage) == ["DESCRIBE", "SEAL", *told]
 
 
 def test_a_lost_index_and_a_lost_compaction_are_mended_from_what_is_stored(ids: SeededIds) -> None:

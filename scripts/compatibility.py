@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "bench" / "suite"))
 from document import with_row  # noqa: E402 - the writer of tables that benchmarks have
 
 PAGE = ROOT / "docs" / "internals" / "compatibility.md"
-SPARK_VERSIONS = ("4.0", "4.1", "4.2", "4.3")
+SPARK_VERSIONS = ("3.5", "4.0", "4.1", "4.2", "4.3")
 PYTHON_VERSIONS = ("3.11", "3.12", "3.13")
 HEAD = ("PySpark, Python", "exactly", "tests", "passed", "failed", "seconds", "day")
 QUICK = (

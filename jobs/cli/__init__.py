@@ -14,6 +14,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit: 0 fine, 1 a finding or failure, 2 misuse."""
+    signal.signal(signal.SIGTERM, _end)  # first: Linux drops what process 1 does not handle
     missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
     if missing:
         sys.stderr.write(
@@ -23,7 +24,6 @@ def main() -> None:
     from durable_shuffle.jobs.cli.app import app  # needs typer
 
     logging.basicConfig(format="%(message)s")  # warnings, on standard error
-    signal.signal(signal.SIGTERM, _end)
     app()
 
 

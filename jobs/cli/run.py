@@ -160,11 +160,13 @@ class Runner:
 
     def run(self, command: Sequence[str], place: Place) -> Stop:
         """Return why it is not started any more."""
-        fruitless, seen = 0, self._look(place, None)
         with (
             PassedOn() as signals,
             tempfile.TemporaryDirectory(prefix="durable-shuffle-") as folder,
         ):
+            fruitless, seen = 0, self._look(place, None)
+            if (early := signals.came()) > 0:
+                return Stop(_SIGNALLED + early, "a signal came before the first attempt")
             for number in count(1):
                 file = Path(folder, f"attempt-{number}")
                 begun = self.clock.monotonic()
@@ -232,6 +234,10 @@ class PassedOn:
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting = False
         self._before: dict[int, object] = {}
+
+    def came(self) -> int:
+        """Return the newest signal that came, 0 if none has."""
+        return self.last
 
     def __enter__(self) -> "PassedOn":
         for number in _PASSED_ON:

@@ -28,6 +28,7 @@ from durable_shuffle.jobs.deploy.running_code import (
     running_code,
     sources_besides,
 )
+from durable_shuffle.jobs.spark_versions import has_classic_package
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _SHIPPED: WeakSet[SparkContext] = WeakSet()
@@ -84,6 +85,10 @@ def ship(spark: SparkSession) -> None:
     """
     running_code()  # cached now, because files may change after the code was loaded
     if is_connect(spark):
+        if not has_classic_package():
+            raise IncompatibleError(
+                "Spark Connect needs PySpark 4.0 or newer: use a classic session of this PySpark"
+            )
         try:
             spark.addArtifacts(str(_archive(compiled=False)), pyfile=True)
         except PySparkException as error:

@@ -1,4 +1,4 @@
-"""Calls to Spark's planner internals through py4j. PySpark 4.0 to 4.3, classic only.
+"""Calls to Spark's planner internals through py4j. PySpark 3.5 and 4.0 to 4.3, classic only.
 
 Strategy: plan the map side on a clone of the user's session without adaptive execution, so that the
 user's session keeps its settings. Return the read side as a `LogicalRDD` with its true partitioning
@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs.engine import arrow_schema
 from durable_shuffle.jobs.engine.arrow_schema import narrow_positions
@@ -25,12 +24,12 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     set_field,
     to_seq,
 )
-from durable_shuffle.serialization.errors import IncompatibleError
+from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
+from durable_shuffle.jobs.spark_versions import appended, newest_form, sql_class, tags_of_session
 
 _SHUFFLE = "ShuffleExchangeExec"
 _PARTITIONS_APART = frozenset({"UnionExec", "CoalesceExec", "CartesianProductExec"})
 """Operators whose partitions are not those of their children, or whose number the user gave."""
-_LOGICAL_RDD = "org.apache.spark.sql.execution.LogicalRDD"
 
 
 def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
@@ -46,7 +45,7 @@ def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSessi
 def active(session: SparkSession) -> Iterator[None]:
     """Make `session` the active session of this thread; restore the previous one at the end."""
     jvm: Any = session._jvm  # noqa: SLF001
-    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    sessions = sql_class(jvm, "SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
     try:
@@ -65,10 +64,8 @@ def tagged(spark: SparkSession) -> Iterator[None]:
     So `interruptAll`, `interruptTag` and `interruptOperation` cancel them, too. Threads that
     inherit local properties inherit the tags.
     """
-    java, context = spark._jsparkSession, spark.sparkContext  # noqa: SLF001
-    tags = {str(java.sessionJobTag())}
-    tags |= set(filter(None, str(java.managedJobTags().get().values().mkString(",")).split(",")))
-    tags = tags.difference(context.getJobTags())
+    context = spark.sparkContext
+    tags = tags_of_session(spark).difference(context.getJobTags())
     for tag in tags:
         context.addJobTag(tag)
     try:
@@ -332,27 +329,16 @@ def logical_rdd(
     """
     jvm: Any = session._jvm  # noqa: SLF001
     none, nil = getattr(jvm, "scala.Option").empty(), to_seq(jvm, [])
-    arguments: list[Any] = [
-        output,
-        rdd,
-        partitioning,
-        nil if order is None else order,
-        False,
-        none,
-        session._jsparkSession,  # noqa: SLF001
-        getattr(jvm, "scala.Option").apply(size),
-        none,
-    ]
-    constructors = getattr(jvm, "java.lang.Class").forName(_LOGICAL_RDD).getConstructors()
-    counts = [int(constructor.getParameterCount()) for constructor in constructors]
-    if 9 not in counts:
-        arguments.append(False)  # a parameter of PySpark 4.3
-    if len(arguments) not in counts:
-        raise IncompatibleError(
-            f"this Spark's LogicalRDD takes {counts} arguments, expected 9 or 10: PySpark 4.0 to "
-            "4.3 are supported"
-        )
-    return getattr(jvm, "org.apache.spark.sql.execution.LogicalRDD")(*arguments)
+    leaf = [output, rdd, partitioning, nil if order is None else order, False]
+    known = getattr(jvm, "scala.Option").apply(size)
+    java_session = session._jsparkSession  # noqa: SLF001
+    return newest_form(
+        jvm,
+        "org.apache.spark.sql.execution.LogicalRDD",
+        [*leaf, none, java_session, known, none, False],
+        [*leaf, none, java_session, known, none],
+        [*leaf, java_session, known, none],
+    )
 
 
 def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: bool = False) -> Any:
@@ -375,9 +361,7 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
 
     name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
     no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
-    arguments = (
-        some(data_bytes).toList().appended(some(rows)).appended(no_columns).appended(measured)
-    )
+    arguments = appended(some(data_bytes).toList(), some(rows), no_columns, measured)
     array = arguments.toArray(getattr(jvm, "scala.reflect.ClassTag").Any())
     return getattr(jvm, "java.lang.Class").forName(name).getConstructors()[0].newInstance(array)
 
@@ -385,7 +369,7 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
 def of_rows(session: SparkSession, plan: Any) -> DataFrame:
     """Return the DataFrame of a logical plan; a command runs."""
     jvm: Any = session._jvm  # noqa: SLF001
-    dataset = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
+    dataset = sql_class(jvm, "Dataset")
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
 
 

@@ -6,21 +6,21 @@ from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
-    CalendarIntervalType,
     DataType,
     MapType,
     NullType,
     StringType,
     StructType,
     UserDefinedType,
-    VariantType,
     YearMonthIntervalType,
 )
 
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, analyzed_plan, every, items, simple_name
+from durable_shuffle.jobs.spark_versions import type_of_ddl, types_named
 from durable_shuffle.serialization.errors import InvalidInputError
 
-_NOT_CARRIED = (CalendarIntervalType, YearMonthIntervalType, UserDefinedType, VariantType)
+_NEWER = types_named("CalendarIntervalType", "VariantType")
+_NOT_CARRIED = (YearMonthIntervalType, UserDefinedType, *_NEWER)
 """PySpark cannot pass these to a Python worker as Arrow."""
 _OBSERVED = "CollectMetrics"
 """Name of the operator that `df.observe()` makes."""
@@ -39,7 +39,7 @@ def as_schema(what: str, schema: StructType | str) -> StructType:
     if isinstance(schema, StructType):
         return schema
     try:
-        parsed = DataType.fromDDL(schema)
+        parsed = type_of_ddl(schema)
     except (PySparkException, TypeError, AttributeError) as error:
         raise InvalidInputError(f"{what} is no schema: {schema!r} ({error})") from error
     if not isinstance(parsed, StructType):
@@ -106,7 +106,7 @@ def check_key(name: str, data_type: DataType) -> None:
         InvalidInputError: names the column and its type.
     """
     for part in _parts(data_type):
-        if isinstance(part, (MapType, VariantType, *_NOT_CARRIED)):
+        if isinstance(part, (MapType, *_NOT_CARRIED)):
             raise InvalidInputError(
                 f"column {name!r} of type {part.simpleString()} cannot be a key: it has no hash"
             )

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark import RDD, SparkContext
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.deploy.preflight import task_tries
@@ -61,6 +60,7 @@ from durable_shuffle.jobs.jvm_rows.encoder import BATCH_PAGES, pages_of_rows
 from durable_shuffle.jobs.jvm_rows.files import rows_of_files
 from durable_shuffle.jobs.jvm_rows.kinds import carried_schema
 from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
+from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import IncompatibleError
 

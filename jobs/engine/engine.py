@@ -1,7 +1,7 @@
 """The interface between stages and a Spark session; one implementation per kind of session."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.deploy.ship import is_connect
 from durable_shuffle.jobs.engine.checks import check_columns
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN, in_a_column
 from durable_shuffle.jobs.engine.tasks import (
@@ -224,7 +225,7 @@ def with_partition_ids(
 @contextmanager
 def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Set these settings of a session, then restore the old values."""
-    before = spark.conf.getAll if values else {}  # a hundred calls
+    before = _values_set(spark, values)
     try:
         for key, value in values.items():
             spark.conf.set(key, value)
@@ -235,6 +236,15 @@ def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator
                 spark.conf.set(key, before[key])
             else:
                 spark.conf.unset(key)
+
+
+def _values_set(spark: SparkSession, keys: Iterable[str]) -> dict[str, str]:
+    """Return the values that are set, not the defaults."""
+    if is_connect(spark):
+        every = spark.conf.getAll
+        return {key: every[key] for key in keys if key in every}
+    conf: Any = spark._jsparkSession.conf()  # noqa: SLF001
+    return {key: str(conf.get(key)) for key in keys if conf.contains(key)}
 
 
 def rows_of_tasks(

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyspark
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+
+from durable_shuffle.jobs.spark_versions import types_named
 
 ROWS_PER_BATCH = 4096
 """64 MiB if a row has 16 KiB. Smaller batches cost more; larger ones are not faster."""
@@ -25,7 +27,7 @@ _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 TRANSFER_KEYS = (_ROWS, _BYTES)
 _NO_LIMIT = str(2**31 - 1)
-_LARGE = (ArrayType, BinaryType, MapType, StructType, VariantType)
+_LARGE = (ArrayType, BinaryType, MapType, StructType, *types_named("VariantType"))
 _LEAVES_OFFSETS_OUT = pyspark.__version__.startswith(("4.0.", "4.1.", "4.2."))
 """Whether this PySpark leaves out offsets; see `with_offsets`."""
 

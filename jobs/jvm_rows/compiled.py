@@ -1,4 +1,4 @@
-"""The only file that touches the internals of Spark's code generation. PySpark 4.0 to 4.3.
+"""The only file that touches the internals of Spark's code generation. PySpark 3.5 to 4.3.
 
 Spark sends the Java source of whole-stage code to its executors as text and compiles it there, once
 per text and executor. `WholeStageCodegenEvaluatorFactory` does the same with the text given here.
@@ -10,8 +10,10 @@ from importlib.resources import files
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructType
+
+from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
+from durable_shuffle.jobs.spark_versions import scala_iterator
 
 _FACTORY = "org.apache.spark.sql.execution.WholeStageCodegenEvaluatorFactory"
 _INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"
@@ -79,7 +81,7 @@ def run_here(
     for row in rows:
         given.add(row)
     inputs = _array(spark, getattr(jvm, "scala.collection.Iterator"), 1)
-    inputs[0] = getattr(jvm, "scala.jdk.javaapi.CollectionConverters").asScala(given.iterator())
+    inputs[0] = scala_iterator(jvm, given.iterator())
     invoke(spark, iterator, "init", 0, inputs)
     while invoke(spark, iterator, "hasNext"):
         yield invoke(spark, iterator, "next")

@@ -4,11 +4,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, java_schema, java_text
 from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
+from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pyspark.sql.classic.dataframe import DataFrame
-
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over, java_text
+from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.shuffle.write.segments import wanted_bytes
 
 PAGES_SCHEMA = "segment int, data binary, extents binary"

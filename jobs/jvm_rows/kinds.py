@@ -33,7 +33,6 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    CalendarIntervalType,
     DataType,
     DecimalType,
     IntegerType,
@@ -43,9 +42,10 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     UserDefinedType,
-    VariantType,
     YearMonthIntervalType,
 )
+
+from durable_shuffle.jobs.spark_versions import types_named
 
 _LONG_DIGITS = 18
 """Spark keeps decimals of up to this many digits in a long."""
@@ -155,7 +155,7 @@ def _carried(kind: DataType) -> DataType:
         return _carried(kind.sqlType())
     if isinstance(kind, YearMonthIntervalType):
         return IntegerType()
-    if isinstance(kind, (CalendarIntervalType, VariantType)):
+    if isinstance(kind, types_named("CalendarIntervalType", "VariantType")):
         return BinaryType()
     if isinstance(kind, ArrayType):
         inner, nullable = _element(kind.elementType, nullable=kind.containsNull)

@@ -41,7 +41,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.serialization.frame_decoder import NEED_DATA, FrameDecoder
 from durable_shuffle.serialization.frames import Frame
 
-_VERSIONS = ("4.0.", "4.1.", "4.2.", "4.3.")
+_VERSIONS = ("3.5.", "4.0.", "4.1.", "4.2.", "4.3.")
 _STAGE = "0" * 32
 _ROWS = ((1 << 40, "a"), (-(1 << 40), "é"))
 _FIELDS = [StructField("number", LongType()), StructField("text", StringType())]
@@ -77,7 +77,7 @@ def probe(spark: SparkSession) -> str:
     """Return why this session cannot run the Java code, in one line; "" if it can."""
     version = str(spark.version)
     if not version.startswith(_VERSIONS):
-        return f"Spark {version} is not known: expected 4.0 to 4.3"
+        return f"Spark {version} is not known: expected 3.5 or 4.0 to 4.3"
     try:
         check_internals(spark, encoder_text())
         _check_round_trip(spark)

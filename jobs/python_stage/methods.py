@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from pyspark import RDD
-from pyspark.core.rdd import portable_hash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -15,6 +14,7 @@ from durable_shuffle.jobs.engine.engine import rows_of_tasks
 from durable_shuffle.jobs.python_stage.objects import ObjectWork
 from durable_shuffle.jobs.python_stage.tasks import BatchFunction, KeyFunction, ReduceSide
 from durable_shuffle.jobs.python_stage.work import PythonWork
+from durable_shuffle.jobs.spark_versions import portable_hash
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner

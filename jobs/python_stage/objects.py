@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark import RDD
-from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
 
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.checks import check_function
@@ -26,6 +25,7 @@ from durable_shuffle.jobs.identity.functions.user_code import environment_of
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_rdd
 from durable_shuffle.jobs.identity.plan.jvm import Jvm
 from durable_shuffle.jobs.identity.plan.mixing import why_rdd_not_mixed
+from durable_shuffle.jobs.spark_versions import Partitioner, PipelinedRDD, portable_hash
 from durable_shuffle.jobs.stages.work import Shape, StageWork
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC, Pair

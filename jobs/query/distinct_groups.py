@@ -17,6 +17,7 @@ from py4j.java_gateway import JavaObject
 
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items
 from durable_shuffle.jobs.query.tree import Node
+from durable_shuffle.jobs.spark_versions import updated
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 _NUMBERING = _CATALYST + "optimizer.RewriteDistinctAggregates"
@@ -177,7 +178,7 @@ class PlannedAlike:
         if new is old:
             return plan
         # the other arguments stay in the JVM: passing through Python would change number types
-        arguments = plan.productIterator().toSeq().updated(i, new)
+        arguments = updated(plan.productIterator(), {i: new})
         return plan.makeCopy(
             arguments.toArray(getattr(self._jvm.root, "scala.reflect.ClassTag").AnyRef())
         )

@@ -22,6 +22,7 @@ from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
 from durable_shuffle.jobs.identity.plan.mapped import Tree
 from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, read_tree
+from durable_shuffle.jobs.spark_versions import argument_names
 
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
 _BELOW = ("child", "left", "right", "children")
@@ -181,14 +182,14 @@ class _PhysicalLeaves(PlanLeaves):
         self._head(node, name)
         self._walk.tokens.append(node.requiredSchema().json())
         for field in ("filters", "handledFilters", "pushedDownOperators", "tableIdentifier"):
-            self._walk.visit(_element(node, field))
+            self._walk.visit(self._element(node, field))
         self._sources.relation(node.relation())
 
     def _batch_scan(self, node: Any, name: str) -> None:
         """Visit a V2 source; filters pushed into it are known only if its scan reports them."""
         self._head(node, name)
-        self._walk.visit(_element(node, "runtimeFilters"))
-        table = _element(node, "table")
+        self._walk.visit(self._element(node, "runtimeFilters"))
+        table = self._element(node, "table")
         if self._jvm.class_name(node.scan()) == iceberg.SCAN:
             self._iceberg_scan(table, node)
             return
@@ -214,11 +215,10 @@ class _PhysicalLeaves(PlanLeaves):
 
     def _hive_scan(self, node: Any, name: str) -> None:
         self._head(node, name)
-        self._walk.visit(_element(node, "partitionPruningPred"))
+        self._walk.visit(self._element(node, "partitionPruningPred"))
         self._sources.hive_table(node.relation().tableMeta())
 
-
-def _element(node: Any, field: str) -> Any:
-    """Return a constructor argument by name; None if this Spark version does not have it."""
-    names = [str(node.productElementName(i)) for i in range(node.productArity())]
-    return node.productElement(names.index(field)) if field in names else None
+    def _element(self, node: Any, field: str) -> Any:
+        """Return a constructor argument by name; None if this Spark version does not have it."""
+        names = argument_names(self._jvm.root, node)
+        return node.productElement(names.index(field)) if field in names else None

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.arrow_schema import narrow_schema
@@ -73,6 +72,7 @@ from durable_shuffle.jobs.query.tree import (
     stored_scan,
     with_ids,
 )
+from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.text import size

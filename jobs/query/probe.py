@@ -1,8 +1,8 @@
 """Checks, once per application, that Spark has the planner internals that cutting needs.
 
-PySpark 4.0 to 4.3 have them. The tables list the constructors, methods and fields that this folder
-and `jobs/engine/catalyst.py` use. If any is missing, one error names them all before anything is
-written.
+PySpark 3.5 and 4.0 to 4.3 have them. The tables list the constructors, methods and fields that this
+folder and `jobs/engine/catalyst.py` use. If any is missing, one error names them all before
+anything is written.
 """
 
 import re
@@ -13,12 +13,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.spark_versions import sql_class_name
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _SQL = "org.apache.spark.sql."
 _CONSTRUCTORS: dict[str, tuple[int, ...]] = {
-    "execution.LogicalRDD": (9, 10),
-    "execution.RDDScanExec": (6,),
+    "execution.LogicalRDD": (8, 9, 10),
+    "execution.RDDScanExec": (5, 6),
     "execution.adaptive.LogicalQueryStage": (2,),
     "execution.exchange.ReusedExchangeExec": (2,),
     "catalyst.plans.physical.HashPartitioning": (2,),
@@ -33,8 +34,8 @@ _CONSTRUCTORS: dict[str, tuple[int, ...]] = {
 }
 """Class -> the numbers of constructor arguments that this package can pass."""
 _METHODS: dict[str, tuple[str, ...]] = {
-    "classic.Dataset": ("ofRows",),
-    "classic.SparkSession": ("cloneSession", "getActiveSession", "setActiveSession"),
+    "Dataset": ("ofRows",),
+    "SparkSession": ("cloneSession", "getActiveSession", "setActiveSession"),
     "execution.SparkPlan": (
         *("execute", "withNewChildren", "id", "subqueries", "outputPartitioning", "logicalLink"),
     ),
@@ -67,10 +68,11 @@ def missing_internals(spark: SparkSession) -> list[str]:
     missing: list[str] = []
     classes: dict[str, Any] = {}
     for name in {*_CONSTRUCTORS, *_METHODS, *_FIELDS}:
+        full = sql_class_name(name) if name in ("Dataset", "SparkSession") else _SQL + name
         try:
-            classes[name] = getattr(jvm, "java.lang.Class").forName(_SQL + name)
+            classes[name] = getattr(jvm, "java.lang.Class").forName(full)
         except JVM_ERRORS:
-            missing.append(f"no class {_SQL}{name}")
+            missing.append(f"no class {full}")
     for name, arities in _CONSTRUCTORS.items():
         if name in classes:
             has = sorted({int(c.getParameterCount()) for c in classes[name].getConstructors()})
@@ -115,5 +117,5 @@ def check_internals(spark: SparkSession) -> None:
     if missing:
         raise IncompatibleError(
             f"query() does not know the plans of Spark {spark.version}: {'; '.join(missing)}; "
-            "PySpark 4.0 to 4.3 are known, repartition() may work on others"
+            "PySpark 3.5 and 4.0 to 4.3 are known, repartition() may work on others"
         )

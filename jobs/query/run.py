@@ -12,7 +12,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 
-from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine import catalyst
@@ -23,6 +22,7 @@ from durable_shuffle.jobs.query.cut_work import CutWork
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece
 from durable_shuffle.jobs.query.native_stage import NativeStage, Source, sizes_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
+from durable_shuffle.jobs.spark_versions import thread_target
 from durable_shuffle.jobs.stages.built_on import reads_missing
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.runner import StageRunner
@@ -291,7 +291,7 @@ class QueryRun:
         else:
             writing = CutWork(self._query, cut, self.stored)
             work = partial(self._stages.store.ensure, writing, identity)
-        self._running[pool.submit(inheritable_thread_target(self._spark)(work))] = cut
+        self._running[pool.submit(thread_target(self._spark, work))] = cut
 
     def _is_left(self, cut: Cut) -> bool:
         """Leave an exchange to Spark if the budget allows it, and if nothing of it is stored."""

@@ -7,7 +7,6 @@ from functools import partial
 from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.checks import check_frame
@@ -18,6 +17,7 @@ from durable_shuffle.jobs.query.logical import split_bytes
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.query.run import QueryRun, SealedCuts, whole_seal
+from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation, State
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.progress import ProgressView

@@ -12,10 +12,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs.engine.catalyst import of_rows
 from durable_shuffle.jobs.query.statements import frames_of, statement_in, statement_over
+from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -105,8 +105,8 @@ def _patches(
             left(f"{name}(): {error}")
             return df
 
-    def action(name: str) -> Any:
-        original = ClassicFrame.__dict__[name]
+    def action(owner: type, name: str) -> Any:
+        original = owner.__dict__[name]
 
         def call(self: DataFrame, *args: Any, **kwargs: Any) -> Any:
             return through(name, self, lambda df: original(df, *args, **kwargs))
@@ -162,7 +162,10 @@ def _patches(
         finally:
             inside.busy = False
 
-    patches: dict[tuple[type, str], Any] = {(ClassicFrame, name): action(name) for name in ACTIONS}
+    patches: dict[tuple[type, str], Any] = {}
+    for name in ACTIONS:  # toPandas stands in a base class in 3.5, which has no toArrow
+        owners = [kind for kind in ClassicFrame.__mro__ if name in kind.__dict__]
+        patches |= {(kind, name): action(kind, name) for kind in owners[:1]}
     patches[ClassicFrame, "count"] = count
     patches[ClassicFrame, "write"] = property(write)
     patches[ClassicFrame, "writeTo"] = write_to

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame
 
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
@@ -26,6 +25,8 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     to_seq,
 )
 from durable_shuffle.jobs.identity.plan.mapped import Tree
+from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
+from durable_shuffle.jobs.spark_versions import appended, newest_form
 
 SHUFFLE = "ShuffleExchangeExec"
 REUSED = "ReusedExchangeExec"
@@ -181,10 +182,10 @@ class Rebuilder:
 
 def stored_scan(jvm: Any, site: Node, rdd: Any, partitioning: Any) -> Any:
     """Return a scan over an RDD of stored rows, to replace a whole exchange."""
-    execution = getattr(jvm, "org.apache.spark.sql.execution")
     none, nil = getattr(jvm, "scala.Option").empty(), to_seq(jvm, [])
-    name = "durable exchange"
-    return execution.RDDScanExec(site.plan.output(), rdd, name, partitioning, nil, none)
+    scan = [site.plan.output(), rdd, "durable exchange", partitioning, nil]
+    name = "org.apache.spark.sql.execution.RDDScanExec"
+    return newest_form(jvm, name, [*scan, none], scan)
 
 
 def partitioning_over(jvm: Any, original: Any, partitions: int) -> Any:
@@ -236,11 +237,11 @@ def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataF
     columns = analyzed_plan(rows).output()
     names = [f"c{i}" for i in range(columns.size())]
     if partition_id is not None:
-        columns = columns.appended(catalyst.alias(jvm, partition_id, ID_COLUMN))
+        columns = appended(columns, catalyst.alias(jvm, partition_id, ID_COLUMN))
         names.append(ID_COLUMN)
     if zeros:
         literal = module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
         zero = literal.default(getattr(jvm, "org.apache.spark.sql.types.DataTypes").LongType)
-        columns = columns.appended(catalyst.alias(jvm, zero, ROW_COLUMN))
+        columns = appended(columns, catalyst.alias(jvm, zero, ROW_COLUMN))
         names.append(ROW_COLUMN)
     return cast("DataFrame", catalyst.project(rows, columns).toDF(*names))

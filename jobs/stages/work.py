@@ -20,6 +20,7 @@ from durable_shuffle.jobs.engine.engine import COALESCES, Engine, Planned, ReadB
 from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, stored_rows
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
+from durable_shuffle.jobs.spark_versions import condition_of
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.recovery.grouping import even_groups
 from durable_shuffle.serialization.errors import ConflictError, InvalidInputError
@@ -230,7 +231,7 @@ def _check_keys(df: DataFrame, cols: tuple[str | Column, ...]) -> None:
         shown = ", ".join(str(c) for c in cols)
         raise InvalidInputError(
             f"key column not usable: asked for {shown}; columns are "
-            f"{', '.join(df.columns)} ({e.getCondition() or 'analysis failed'})"
+            f"{', '.join(df.columns)} ({condition_of(e) or 'analysis failed'})"
         ) from e
     for field in keys:
         check_key(field.name, field.dataType)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hdfs_cluster import HdfsCluster, hdfs_cluster
 from killed_driver import killed_and_resumed
+from query_twice import runs_twice
 
-from durable_shuffle.bench.tpch.data import generate_all
 from durable_shuffle.shuffle.storage.open import open_backend
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
@@ -41,11 +41,4 @@ def test_killed_driver_is_finished_on_hdfs(
 @pytest.mark.soak
 def test_a_join_query_runs_twice(cluster: HdfsCluster, programs: Any, tmp_path: Path) -> None:
     """The second driver runs no producer and has the same rows."""
-    data = generate_all(tmp_path, 0.01).folder
-    (tmp_path / "runs").mkdir()
-    arguments = (cluster.url("/query"), data, tmp_path, -1, "q03")
-    first, second = (programs.run("query_driver", *arguments) for _ in range(2))
-    assert first["rows"] == second["rows"]
-    assert first["rows"]
-    assert sum(stage["producers_run"] for stage in first["stages"]) > 0
-    assert sum(stage["producers_run"] for stage in second["stages"]) == 0
+    runs_twice(programs, cluster.url("/query"), tmp_path)

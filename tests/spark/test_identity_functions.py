@@ -11,7 +11,6 @@ import pytest
 from identity_plans import differing, identify, write_table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource
 
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.jvm import Jvm
@@ -116,6 +115,7 @@ def test_current_time_is_unresolved(table: DataFrame, expression: str) -> None:
 
 def test_unknown_source_is_named(session: SparkSession, tmp_path: Path) -> None:
     """A data source without files is named as unresolved, also inside a join."""
+    DataSource = pytest.importorskip("pyspark.sql.datasource").DataSource
 
     class Generated(DataSource):
         """A source without files."""

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from local_spark import arrow_table
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 from random_rows import random_batch, random_schema
 
@@ -21,6 +21,7 @@ from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
 from durable_shuffle.jobs.jvm_rows.encoder import Encoding, pages_of_rows
 from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
 from durable_shuffle.jobs.jvm_rows.written import JvmSegments
+from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.serialization.arrow_codec import decode_frame, encode_slices
 from durable_shuffle.serialization.arrow_schemas import logical_batch
 from durable_shuffle.serialization.frames import Frame, FrameKind
@@ -85,7 +86,7 @@ def test_random_rows_arrive(session: SparkSession, seed: int, compression: str) 
         stored = narrow_arrow_schema(schema)
         batch = random_batch(rng, stored, rng.choice((1, 90)))
         parts: Bodies = [bodies_of(batch, compression, 40), [], bodies_of(batch, "zstd", 40)]
-        found = read(session, schema, parts).toArrow()
+        found = arrow_table(read(session, schema, parts))
         expected = pa.Table.from_batches([logical_batch(batch, stored)] * 2)
         assert shown(found) == shown(expected), schema.simpleString()
 
@@ -96,7 +97,7 @@ def encoded(df: DataFrame, stored: pa.Schema, compression: str) -> list[Frame]:
     kinds = column_kinds(schema, stored)
     encoding = Encoding(kinds, 1, "producer", STAGE, 1 << 20, 1 << 14, 1 << 20, compression)
     pages = pages_of_rows(cast("ClassicFrame", df.toDF(*schema.names)), encoding)
-    batches = pages.toArrow().to_batches(max_chunksize=3)
+    batches = arrow_table(pages).to_batches(max_chunksize=3)
     frames = []
     for segment, _ in JvmSegments(batches, 0, STAGE, 1, 1 << 20):
         for k, number, offset, length, first, rows in segment.extents.tolist():
@@ -127,7 +128,7 @@ def test_both_encoders_and_both_decoders_agree(
         expected = shown(pa.Table.from_batches([logical_batch(batch, stored)]))
         found = pa.Table.from_batches([logical_batch(each, stored) for each in batches])
         assert shown(found) == expected, schema.simpleString()
-        assert shown(again.toArrow()) == expected, schema.simpleString()
+        assert shown(arrow_table(again)) == expected, schema.simpleString()
 
 
 def test_user_defined_types(session: SparkSession) -> None:
@@ -151,7 +152,7 @@ def test_five_hundred_columns(session: SparkSession, seed: int) -> None:
     schema = random_schema(rng, columns=500, depth=1, nullable=1)
     stored = narrow_arrow_schema(schema)
     batch = random_batch(rng, stored, 7)
-    found = read(session, schema, [bodies_of(batch, "lz4", 4)]).toArrow()
+    found = arrow_table(read(session, schema, [bodies_of(batch, "lz4", 4)]))
     assert shown(found) == shown(pa.Table.from_batches([logical_batch(batch, stored)]))
 
 
@@ -192,7 +193,7 @@ def test_operators_that_keep_rows(session: SparkSession, *, compiled: bool) -> N
         "named_struct('d', cast(id / 3 as decimal(20, 4)), 'm', map('a', id)) as k4",
     )
     schema = source.schema
-    table = source.toArrow().combine_chunks()
+    table = arrow_table(source).combine_chunks()
     (batch,) = table.to_batches()
     stored = narrow_arrow_schema(schema)
     columns = [c.cast(f.type) for c, f in zip(batch.columns, stored, strict=True)]

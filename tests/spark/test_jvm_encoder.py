@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from local_spark import arrow_table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -54,7 +55,7 @@ def encoding_of(df: DataFrame, partitions: int = 4, **changes: Any) -> tuple[Enc
 def pages(df: DataFrame, encoding: Encoding) -> dict[int, pa.RecordBatch]:
     """The rows that the encoder yields, by task."""
     frame = pages_of_rows(df, encoding).withColumn("task", F.spark_partition_id())
-    table = frame.toArrow()
+    table = arrow_table(frame)
     found = {}
     for task in range(df.rdd.getNumPartitions()):
         rows = table.filter(pa.compute.equal(table["task"], task)).drop(["task"])
@@ -131,7 +132,7 @@ def check(df: DataFrame, partitions: int = 4, **changes: Any) -> dict[int, list[
     found = decoded(batch, 0, encoding, stored)
     expected: dict[int, list[dict[str, Any]]] = {}
     last = f"c{len(df.columns)}"
-    for row in keyed.toArrow().to_pylist():
+    for row in arrow_table(keyed).to_pylist():
         expected.setdefault(row.pop(last), []).append(row)
     assert exact_parts(found) == exact_parts(expected)
     return found
@@ -364,7 +365,7 @@ def test_the_probe_refuses_what_it_does_not_know(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(type(session), "version", "4.9.0")
-        assert probe(session) == "Spark 4.9.0 is not known: expected 4.0 to 4.3"
+        assert probe(session) == "Spark 4.9.0 is not known: expected 3.5 or 4.0 to 4.3"
     with monkeypatch.context() as patch:
         patch.setattr(probing, "encoder_text", lambda: "this is no Java")
         assert "this Spark differs: Py4JJavaError" in probe(session)

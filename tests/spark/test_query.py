@@ -108,7 +108,8 @@ def _with_file(session: SparkSession, folder: Path) -> DataFrame:
 
 
 def _with_setting(session: SparkSession, folder: Path) -> DataFrame:
-    session.conf.set("spark.sql.ansi.enabled", "false")
+    strict = session.conf.get("spark.sql.ansi.enabled") == "true"
+    session.conf.set("spark.sql.ansi.enabled", str(not strict).lower())
     return _query(session, folder)
 
 
@@ -350,7 +351,7 @@ def test_transparent_covers_the_named_actions(
         ran = durable.report().total()["producers_run"]
         assert ran > 0
         assert df.count() == 9
-        assert df.toArrow().num_rows == 9
+        assert not hasattr(df, "toArrow") or df.toArrow().num_rows == 9
         assert [tuple(r) for r in df.toPandas().itertuples(index=False)] == wanted
         df.write.mode("overwrite").option("compression", "none").parquet(str(tmp_path / "out"))
         session.sql("CREATE TEMP VIEW facts_seen AS SELECT 1 AS one")

@@ -222,5 +222,5 @@ def test_a_spark_that_lacks_something_is_refused(
     with pytest.raises(IncompatibleError) as refused:
         durable.query(facts.groupBy("k").count())
     assert str(refused.value).count(named) == 1
-    assert "PySpark 4.0 to 4.3 are known" in str(refused.value)
+    assert "PySpark 3.5 and 4.0 to 4.3 are known" in str(refused.value)
     assert durable.stages() == []

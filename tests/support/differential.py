@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local_spark import arrow_table
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -109,7 +110,7 @@ def _act(df: Any, way: str) -> list[Any]:
     if way == "first":
         return [(len(df.limit(1).collect()),)]
     if way == "toArrow":
-        table = df.toArrow()
+        table = arrow_table(df)
         columns = [column.to_pylist() for column in table.columns]
         return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
     return list(df.collect())

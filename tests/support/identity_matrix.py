@@ -14,7 +14,6 @@ import pyarrow as pa
 from identity_judge import Case, Make, World
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceReader
 
 
 def plus(amount: int) -> Callable[[int], int]:
@@ -30,7 +29,9 @@ def from_environment() -> Callable[[int], int]:
     return lambda n: n + len(os.environ.get("NOBODY_SETS_THIS", ""))
 
 
-def data_source() -> type[DataSource]:
+def data_source() -> Any:
+    from pyspark.sql.datasource import DataSource, DataSourceReader  # since PySpark 4.0
+
     class Made(DataSource):
         """Rows that are made of an option."""
 

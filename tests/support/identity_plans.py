@@ -51,7 +51,7 @@ def setting(spark: SparkSession, **values: str) -> Iterator[None]:
 
 
 def _is_set(spark: SparkSession, name: str) -> bool:
-    return name in spark.conf.getAll
+    return bool(spark._jsparkSession.conf().contains(name))  # type: ignore[attr-defined]
 
 
 def write_table(path: Path, files: int = 2, start: int = 0) -> str:

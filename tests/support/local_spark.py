@@ -3,7 +3,8 @@
 import os
 import sys
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 
 def local_spark() -> SparkSession:
@@ -26,4 +27,14 @@ def local_spark() -> SparkSession:
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .getOrCreate()
+    )
+
+
+def arrow_table(df: DataFrame) -> pa.Table:
+    """Return the rows as `toArrow` does, which PySpark 3.5 lacks."""
+    if hasattr(df, "toArrow"):
+        return df.toArrow()
+    batches = df._collect_as_arrow()  # type: ignore[operator]
+    return (
+        pa.Table.from_batches(batches) if batches else pa.table([[]] * len(df.columns), df.columns)
     )

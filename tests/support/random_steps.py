@@ -4,6 +4,7 @@ A step gives a result that Spark determines: what depends on the order in which 
 only where that order is fixed.
 """
 
+from pyspark.sql import GroupedData
 from pyspark.sql import types as T
 from random_expressions import (
     WHOLE,
@@ -18,6 +19,9 @@ from random_programs import MOST_COLUMNS, MOST_ROWS, Frame, Step, Writer
 from random_tables import ROWS
 
 Written = tuple[str, int]
+
+ARROW_GROUPS = hasattr(GroupedData, "applyInArrow")
+"""False on PySpark 3.5."""
 
 
 def _sql(text: str, *frames: Frame) -> str:
@@ -242,7 +246,9 @@ def python(w: Writer, f: Frame, _: Frame) -> Written:
             f"{f.name}.select({c!r}).mapInPandas(lambda frames: (p.dropna() for p in frames),"
             f" '{c} long')",
             f"{f.name}.select({c!r}).groupBy({c!r}).applyInArrow(lambda t: t.slice(0, {add}),"
-            f" {f.name}.select({c!r}).schema)",
+            f" {f.name}.select({c!r}).schema)"
+            if ARROW_GROUPS
+            else "",
         ]
     if texts:
         c = w.draw.choice(texts)
@@ -378,7 +384,7 @@ def subquery(w: Writer, a: Frame, b: Frame) -> Written:
 
 def cogroup(w: Writer, a: Frame, b: Frame) -> Written:
     pairs = [(x, y) for x, y in _pairs(a, b) if x in a.of(T.LongType)]
-    if not pairs:
+    if not pairs or not ARROW_GROUPS:
         return union(w, a, b)
     x, y = w.draw.choice(pairs)
     sides = f"{a.name}.select({x!r}).groupBy({x!r}).cogroup({b.name}.select({y!r}).groupBy({y!r}))"

@@ -20,6 +20,7 @@ from typing import Any, cast
 from pyspark.cloudpickle import CloudPickler, cloudpickle
 
 from durable_shuffle.jobs.identity.exclusions import Excluded
+from durable_shuffle.jobs.spark_versions import reductions
 
 INVISIBLE = (
     Excluded("co_filename", "the place of the source; only tracebacks and inspect show it"),
@@ -34,7 +35,7 @@ _CODE = {"co_filename": "", "co_firstlineno": 1, "co_linetable": b""}
 _LOCK = ("lock",) if sys.version_info < (3, 12) else ()
 _CLASS = ("__slotnames__", *(("__firstlineno__",) if sys.version_info >= (3, 13) else ()))
 _BY_USE = ("__globals__", "__closure__", "_cloudpickle_submodules")
-_cloudpickle = cast("Any", cloudpickle)
+_cloudpickle = reductions()
 Parts = list[tuple[str, object]]
 
 
@@ -94,7 +95,7 @@ def reduced(obj: Any) -> str | tuple[Any, ...]:
     made = registered(obj) if registered else obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     if not isinstance(made, tuple):
         return str(made)
-    if made[0] is _cloudpickle._make_typevar:  # noqa: SLF001
+    if made[0] is cast("Any", cloudpickle)._make_typevar:  # noqa: SLF001
         tracker = _cloudpickle._get_or_create_tracker_id(obj)  # noqa: SLF001
         return made[0], tuple(part for part in made[1] if part is not tracker), *made[2:]
     return made

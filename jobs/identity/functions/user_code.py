@@ -128,15 +128,15 @@ def opened(
 ) -> object:
     """Return the function of a checked command, after the check; called by the unpickler."""
     from pyspark import TaskContext
-    from pyspark.core.broadcast import Broadcast
     from pyspark.serializers import CPickleSerializer
 
     from durable_shuffle.jobs.identity.functions.told import listen
+    from durable_shuffle.jobs.spark_versions import broadcasts
 
     _started_ns()
     loads = cast("Any", CPickleSerializer()).loads
     function = loads(command)
-    if isinstance(function, Broadcast):  # functions over 1 MB travel as a broadcast
+    if isinstance(function, broadcasts.Broadcast):  # functions over 1 MB travel as a broadcast
         function = loads(function.value)
     context = TaskContext.get()
     if context is not None and context.getLocalProperty(CHECKED):

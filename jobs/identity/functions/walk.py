@@ -31,6 +31,7 @@ from durable_shuffle.jobs.identity.functions.sent import (
     reduced,
     registry_of,
 )
+from durable_shuffle.jobs.spark_versions import broadcasts
 
 
 class OwnIdentity(Protocol):
@@ -199,7 +200,7 @@ class Visit:
 
     def _object(self, obj: Any, kind: type) -> bytes:
         """Return the digest of any other object: of what pickling it would send."""
-        if kind.__module__ == "pyspark.core.broadcast" and kind.__name__ == "Broadcast":
+        if kind.__module__ == broadcasts.__name__ and kind.__name__ == "Broadcast":
             return raw_digest(["broadcast", self.value(obj.value)])
         if kind is functools._lru_cache_wrapper and hasattr(obj, "__wrapped__"):  # noqa: SLF001
             how = self.value(obj.cache_parameters())

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from durable_shuffle.jobs.identity.plan.jvm import Jvm
+from durable_shuffle.jobs.spark_versions import argument_names
 
 _LOG = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"
 _PREPARED = "org.apache.spark.sql.delta.stats.PreparedDeltaFileIndex"
@@ -61,10 +62,11 @@ def scanned_version(jvm: Jvm, index: Any) -> tuple[str, Any]:
     return "", None
 
 
-def at_one_version(index: Any, snapshots: dict[str, Any]) -> Any:
+def at_one_version(root: Any, index: Any, snapshots: dict[str, Any]) -> Any:
     """Return a file index that always lists the table's newest version of now.
 
     Args:
+        root: a session's `_jvm`.
         index: one for which `is_moving` holds.
         snapshots: versions that this plan reads, by table; all reads of a table have the same.
 
@@ -75,5 +77,5 @@ def at_one_version(index: Any, snapshots: dict[str, Any]) -> Any:
     if table not in snapshots:
         snapshots[table] = index.getSnapshot()
     fixed = {_SNAPSHOT: snapshots[table], _FIXED: True}
-    names = [str(index.productElementName(i)) for i in range(index.productArity())]
+    names = argument_names(root, index)
     return index.copy(*(fixed.get(name, index.productElement(i)) for i, name in enumerate(names)))

@@ -12,7 +12,6 @@ from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from durable_shuffle.jobs.identity.plan import delta, iceberg
 from durable_shuffle.jobs.identity.plan.conditions import Conditions
@@ -25,6 +24,7 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     java_session,
     simple_name,
 )
+from durable_shuffle.jobs.spark_versions import ClassicFrame, argument_names, sql_class, updated
 
 _CATALOG = "org.apache.spark.sql.execution.datasources.CatalogFileIndex"
 _PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
@@ -47,7 +47,7 @@ def fixed_frame(df: DataFrame) -> DataFrame:
     fixing.conditions.learn(plan)
     fixed = fixing.plan(plan)
     fixed.setAnalyzed()
-    dataset = jvm.root.org.apache.spark.sql.classic.Dataset
+    dataset = sql_class(jvm.root, "Dataset")
     return ClassicFrame(dataset.ofRows(java_session(df), fixed), df.sparkSession)
 
 
@@ -163,7 +163,7 @@ class _Fixing:
             filters = usable(self._jvm, leaf, places[0]) if len(places) == 1 else []
             fixed = index.filterPartitions(self._jvm.to_seq(filters))
         else:
-            fixed = delta.at_one_version(index, self._snapshots)
+            fixed = delta.at_one_version(self._jvm.root, index, self._snapshots)
         return self._over(leaf, fixed)
 
     def _as_cached(self, leaf: Any, cached: dict[str, Any]) -> Any:
@@ -175,7 +175,7 @@ class _Fixing:
             raise _UnknownVersionError(f"the partitioned table {table}")
         if delta.table_of(index) not in cached:
             raise _UnknownVersionError(f"the Delta table {index.path().toString()}")
-        return self._over(leaf, delta.at_one_version(index, cached))
+        return self._over(leaf, delta.at_one_version(self._jvm.root, index, cached))
 
     def _over(self, leaf: Any, index: Any) -> Any:
         """Return a scan of the files of another index."""
@@ -186,13 +186,11 @@ class _Fixing:
 
     def _with(self, node: Any, **arguments: Any) -> Any:
         """Return a node with other arguments of these names."""
-        names = [str(node.productElementName(i)) for i in range(node.productArity())]
+        names = argument_names(self._jvm.root, node)
         return self._copy(node, {names.index(name): new for name, new in arguments.items()})
 
     def _copy(self, node: Any, changed: dict[int, Any]) -> Any:
-        arguments = node.productIterator().toSeq()
-        for i, value in changed.items():
-            arguments = arguments.updated(i, value)
+        arguments = updated(node.productIterator(), changed)
         return node.makeCopy(arguments.toArray(self._jvm.root.scala.reflect.ClassTag.AnyRef()))
 
     def _with_subqueries(self, node: Any) -> Any:
@@ -214,11 +212,11 @@ class _Fixing:
             return value
         if jvm.is_a(value, _EXPRESSION):
             return self._expression(value)
-        if jvm.is_a(value, "scala.collection.immutable.Seq"):
+        if jvm.is_a(value, "scala.collection.Seq"):
             for i, old in enumerate(items(value)):
                 new = self._value(old)
                 if new is not old:
-                    value = value.updated(i, new)
+                    value = updated(value, {i: new})
         elif jvm.is_a(value, "scala.Some"):
             old = value.get()
             new = self._value(old)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import SparkContext
-from pyspark.core import broadcast as broadcasts
 from pyspark.serializers import CPickleSerializer
 
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -28,6 +27,7 @@ from durable_shuffle.jobs.identity.functions.user_code import (
 )
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, set_field
+from durable_shuffle.jobs.spark_versions import array_inside, broadcasts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ class PlanFunctions:
 
     def _function(self, node: Any, name: str) -> None:
         self.met += 1
-        held = _bytes(node.command())
+        held = _bytes(self._walk.jvm.root, node.command())
         if held is None:
             self._walk.give_up_on("a Python function held in an unknown form", node)
             return
@@ -120,12 +120,12 @@ def _unpickled(command: bytes) -> object:
     return loaded[0] if isinstance(loaded, tuple) else loaded
 
 
-def _bytes(command: Any) -> bytes | None:
+def _bytes(root: Any, command: Any) -> bytes | None:
     """Return the bytes of a Scala Seq[Byte] in one call; None if it has another form."""
     if isinstance(command, bytes | bytearray):
         return bytes(command)
     try:
-        array = command.unsafeArray()
+        array = array_inside(root, command)
     except JVM_ERRORS:
         return None
     return bytes(array) if isinstance(array, bytes | bytearray) else None

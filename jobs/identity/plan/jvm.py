@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.plan.mapped import Mapped
+from durable_shuffle.jobs.spark_versions import argument_names, scala_iterator, sql_class
 
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call may raise: PySpark turns some of the JVM's errors into its own. Catch these, never
@@ -96,8 +97,7 @@ class Jvm:
         """Return the names of a Product's constructor arguments; `name` is that of its class."""
         known = self.known(name)
         if known.fields is None:
-            names = [obj.productElementName(i) for i in range(obj.productArity())]
-            known.fields = tuple(map(str, names))
+            known.fields = tuple(argument_names(self.root, obj))
         return known.fields
 
     def children(self, node: Any, name: str = "") -> list[Any]:
@@ -144,7 +144,7 @@ class Jvm:
 
     def set_of(self, iterator: Any) -> Any:
         """Return a Scala Set of what a Java iterator yields."""
-        return self.module("scala.jdk.javaapi.CollectionConverters").asScala(iterator).toSet()
+        return scala_iterator(self.root, iterator).toSet()
 
     def java_entries(self, iterator: Any, known: Any) -> dict[str, str]:
         """Return the entries of a Java Map[String, String] as a dict, in a few calls.
@@ -172,7 +172,7 @@ class Jvm:
 
         An existing one keeps the state of its first use, for example that nothing was cached.
         """
-        dataset = getattr(self.root, "org.apache.spark.sql.classic.Dataset")
+        dataset = sql_class(self.root, "Dataset")
         return dataset.ofRows(java_session(df), analyzed_plan(df)).queryExecution()
 
     def bytes_digest(self, obj: Any) -> str:

@@ -38,6 +38,7 @@ from durable_shuffle.jobs.identity.plan.rdds import (
 )
 from durable_shuffle.jobs.identity.plan.read_options import left_out, named_files
 from durable_shuffle.jobs.identity.plan.sources import Sources
+from durable_shuffle.jobs.spark_versions import sql_class_name
 
 _FILE_INDEXES = (
     "org.apache.spark.sql.execution.datasources.",
@@ -170,7 +171,7 @@ class PlanLeaves:
 
         Spark asks the active session in some readers and the frame's own in others.
         """
-        active = self._jvm.module("org.apache.spark.sql.classic.SparkSession").active()
+        active = self._jvm.module(sql_class_name("SparkSession")).active()
         settings = (session.conf().get, active.conf().get)
         for what in (*named_files(options), *left_out(options, settings)):
             self._walk.give_up(what)

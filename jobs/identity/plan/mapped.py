@@ -8,10 +8,11 @@ takes a Scala function. The functions here are made of handles of methods that t
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from durable_shuffle.jobs.spark_versions import mapping_arguments, sequence_name, sized_name
+
 _SEPARATOR = "\n\x02\n"
 _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 _PLAN = "org.apache.spark.sql.execution.SparkPlan"
-_SEQ = "scala.collection.immutable.Seq"
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 ATTRIBUTE = EXPRESSIONS + "AttributeReference"
 LITERAL = EXPRESSIONS + "Literal"
@@ -94,7 +95,7 @@ class Mapped:
             values = getattr(root, "java.util.Collections").singletonList(value).toArray()
             return handles.insertArguments(handle, 1, values)
 
-        classes, lists = of("org.apache.commons.lang3.ClassUtils"), of(_SEQ)
+        classes, lists = of("org.apache.commons.lang3.ClassUtils"), of(sequence_name(root))
         two = kind(text, thing).appendParameterTypes(
             getattr(root, "java.util.Collections").singletonList(text)
         )
@@ -110,11 +111,12 @@ class Mapped:
         self.plan_id = made(method(_PLAN, "id", whole))
         """Numbers the operators of a physical plan by Spark's ids."""
         self._same = made(handles.identity(thing))
+        self._mapping = mapping_arguments(root)
         self._children = made(method(_TREE, "children", lists))
         self._subqueries = made(
             method("org.apache.spark.sql.catalyst.plans.QueryPlan", "subqueries", lists)
         )
-        self._size = made(method("scala.collection.SeqOps", "size", whole))
+        self._size = made(method(sized_name(root), "size", whole))
         self._text = made(method("java.lang.Object", "toString", text))
         self._is_attribute = made(is_a.bindTo(of(ATTRIBUTE)))
         self._is_literal = made(is_a.bindTo(of(LITERAL)))
@@ -156,17 +158,17 @@ class Mapped:
 
     def names(self, root: Any) -> list[str]:
         """Return the class names of all nodes of a tree, in 2 calls."""
-        return self._asked(root, self._name)
+        return self._printed(root.map(self._name))
 
     def trees(self, seq: Any) -> list[Tree]:
         """Return a list of expressions as trees, in 5 calls; 3 more for the texts of attributes, 7
         for those of literals, if there are several."""
-        nodes = seq.flatMap(self._nodes)
+        nodes = seq.flatMap(self._nodes, *self._mapping)
         return self._read(nodes, None, expressions=True)
 
     def _read(self, nodes: Any, number: Any, *, expressions: bool = False) -> list[Tree]:
         names = self._asked(nodes, self._name)
-        sizes = map(int, self._asked(nodes.map(self._children), self._size))
+        sizes = map(int, self._asked(nodes.map(self._children, *self._mapping), self._size))
         numbers = [""] * len(names) if number is None else self._asked(nodes, number)
         every = [Tree(nodes, i, *of) for i, of in enumerate(zip(names, numbers, strict=True))]
         if expressions:
@@ -193,8 +195,11 @@ class Mapped:
                 for node, *of in zip(literals, *answers, strict=True):
                     node.literal = Literal(*of)
 
+    def _asked(self, seq: Any, function: Any) -> list[str]:
+        """Return what a function gives for each element of a list, as text."""
+        return self._printed(seq.map(function, *self._mapping))
+
     @staticmethod
-    def _asked(seq: Any, function: Any) -> list[str]:
-        """Return what a function gives for each element, as text."""
-        printed = str(seq.map(function).mkString(_SEPARATOR, _SEPARATOR, ""))
+    def _printed(found: Any) -> list[str]:
+        printed = str(found.mkString(_SEPARATOR, _SEPARATOR, ""))
         return printed.split(_SEPARATOR)[1:] if printed != _SEPARATOR else []

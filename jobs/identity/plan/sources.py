@@ -11,6 +11,7 @@ from typing import Any
 from durable_shuffle.jobs.identity.plan import delta
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.spark_versions import argument_names
 
 # credentials do not decide rows, so rotating them must not cause a fresh stage
 _CREDENTIALS = ("secret", "password", "token", "credential", "access.key", "account.key", ".sas")
@@ -94,8 +95,8 @@ class Sources:
             str(catalog.get().name()) if catalog.isDefined() else "no catalog",
             str(identifier.get().toString()) if identifier.isDefined() else "no identifier",
         ]
-        for i in range(node.productArity()):
-            if str(node.productElementName(i)) == "timeTravelSpec":
+        for i, name in enumerate(argument_names(self._jvm.root, node)):
+            if name == "timeTravelSpec":
                 self._walk.visit(node.productElement(i))
 
     def scan(self, scan: Any) -> None:

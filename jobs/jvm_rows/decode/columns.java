@@ -75,7 +75,7 @@ static final class Column extends org.apache.spark.sql.vectorized.ColumnVector {
     this.width = width;
     this.children = children;
     boolean interval = type instanceof org.apache.spark.sql.types.CalendarIntervalType;
-    boolean variant = type instanceof org.apache.spark.sql.types.VariantType;
+    boolean variant = "variant".equals(type.typeName()); // 3.5 has no such class
     parts = kind == Kinds.BYTES && (interval || variant) ? new Part[interval ? 3 : 2] : null;
     for (int p = 0; parts != null && p < parts.length; p++) parts[p] = new Part(this, p);
   }

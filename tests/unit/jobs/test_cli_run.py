@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from small_stage import ManualClock
@@ -143,6 +144,38 @@ def test_sigterm_ends_the_wait_between_two_attempts(shell: Shell) -> None:
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGTERM, errors
     assert shell.attempts == 1
+
+
+def test_a_signal_before_the_first_attempt_starts_nothing(shell: Shell) -> None:
+    """It comes while the command looks at the storage, as when a pod is to go at once."""
+
+    def opened(url: str) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise UnavailableError("not now")
+
+    runner = Runner(shell.clock, lambda: 0.0, Backoff(2), opened, shell.notes.append)
+    stop = runner.run(shell.command("0"), Place("memory://x", "job"))
+    assert stop.exit_code == 128 + signal.SIGTERM
+    assert not (shell.folder / "attempts").exists()
+
+
+def test_sigterm_has_a_handler_before_the_libraries_are_imported() -> None:
+    """As process 1 of a pod, the command would not get the signal at all without one."""
+    code = (
+        "import signal, sys\n"
+        "from durable_shuffle.jobs.cli import main\n"
+        "class Look:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in ('typer', 'durable_shuffle.jobs.cli.app'):\n"
+        "            print(signal.getsignal(signal.SIGTERM).__name__)\n"
+        "            raise SystemExit(0)\n"
+        "sys.meta_path.insert(0, Look())\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["_end"]
 
 
 def test_exit_codes_of_the_command(shell: Shell) -> None:

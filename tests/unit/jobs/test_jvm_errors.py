@@ -30,9 +30,12 @@ def test_an_unknown_type_is_named(failing: Any) -> None:
     assert reason.startswith("the data type geometry cannot be recognised")
 
 
-def test_a_function_in_another_form_is_no_function(failing: Any) -> None:
+def test_a_function_in_another_form_is_no_function(
+    failing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command of a Python function that is no array of bytes."""
-    assert functions._bytes(SimpleNamespace(unsafeArray=failing)) is None
+    monkeypatch.setattr(functions, "array_inside", failing)
+    assert functions._bytes(object(), object()) is None
 
 
 def test_a_text_that_fails_has_no_value(failing: Any) -> None:

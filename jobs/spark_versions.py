@@ -1,0 +1,194 @@
+"""What differs between PySpark 3.5 and 4.x, and between Scala 2.12 and 2.13. Nothing else does.
+
+Every difference is decided by what is there, never by a version's number. Java texts are the same
+for all versions: they name no class that one of them lacks.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+from pyspark import inheritable_thread_target
+from pyspark.cloudpickle import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import types as spark_types
+from pyspark.sql.types import DataType
+
+from durable_shuffle.serialization.errors import IncompatibleError
+
+try:
+    from pyspark.core import broadcast as broadcasts
+    from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    _CLASSES = "org.apache.spark.sql.classic."
+except ImportError:  # PySpark 3.5
+    from pyspark import broadcast as broadcasts
+    from pyspark.rdd import (  # type: ignore[import-not-found, no-redef]
+        Partitioner,
+        PipelinedRDD,
+        portable_hash,
+    )
+    from pyspark.sql import DataFrame as ClassicFrame  # type: ignore[assignment]
+
+    _CLASSES = "org.apache.spark.sql."
+
+__all__ = ["ClassicFrame", "Partitioner", "PipelinedRDD", "broadcasts", "portable_hash"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+# -- Python
+
+
+def reductions() -> Any:
+    """Return the module of PySpark's cloudpickle that reduces functions and classes."""
+    if hasattr(cloudpickle, "_code_reduce"):
+        return cloudpickle
+    from pyspark.cloudpickle import cloudpickle_fast  # 3.5
+
+    return cloudpickle_fast
+
+
+def types_named(*names: str) -> tuple[type[DataType], ...]:
+    """Return the classes of column types that this PySpark has, of these names."""
+    return tuple(getattr(spark_types, name) for name in names if hasattr(spark_types, name))
+
+
+def type_of_ddl(text: str) -> DataType:
+    """Return the type that a text names, as `DataType.fromDDL` does."""
+    if hasattr(DataType, "fromDDL"):
+        return DataType.fromDDL(text)
+    return spark_types._parse_datatype_string(text)  # noqa: SLF001 - what 3.5 has
+
+
+def thread_target(session: SparkSession, work: F) -> F:
+    """Return the function as one that a thread runs with the local properties of this one."""
+    with suppress(TypeError, AttributeError):
+        return cast("F", inheritable_thread_target(session)(work))
+    return cast("F", inheritable_thread_target(work))  # 3.5 takes the function alone
+
+
+def condition_of(error: PySparkException) -> str | None:
+    """Return the name of Spark's error, None if it has none."""
+    named = getattr(error, "getCondition", None) or error.getErrorClass
+    return cast("str | None", named())
+
+
+def has_classic_package() -> bool:
+    """Return whether classic sessions have a package of their own, as since PySpark 4.0."""
+    return _CLASSES.endswith(".classic.")
+
+
+# -- the JVM
+
+
+def tags_of_session(spark: SparkSession) -> set[str]:
+    """Return the job tags that Spark gives to an action of a classic session; none in 3.5."""
+    if not has_classic_package():
+        return set()
+    java = spark._jsparkSession  # noqa: SLF001
+    mine = str(java.managedJobTags().get().values().mkString(","))
+    return {str(java.sessionJobTag()), *filter(None, mine.split(","))}
+
+
+def sql_class(jvm: Any, name: str) -> Any:
+    """Return `Dataset` or `SparkSession`, the classes that classic Spark uses."""
+    return getattr(jvm, _CLASSES + name)
+
+
+def sql_class_name(name: str) -> str:
+    """Return the full name of such a class."""
+    return _CLASSES + name
+
+
+@lru_cache(maxsize=8)
+def is_scala_212(jvm: Any) -> bool:
+    """Return whether the JVM has the collections of Scala 2.12."""
+    return "2.12." in str(getattr(jvm, "scala.util.Properties").versionString())
+
+
+def sequence_name(jvm: Any) -> str:
+    """Return the class that Scala's `Seq` means."""
+    return "scala.collection.Seq" if is_scala_212(jvm) else "scala.collection.immutable.Seq"
+
+
+def sized_name(jvm: Any) -> str:
+    """Return the class that has the method `size` of a Seq."""
+    return "scala.collection.SeqLike" if is_scala_212(jvm) else "scala.collection.SeqOps"
+
+
+def mapping_arguments(jvm: Any) -> tuple[Any, ...]:
+    """Return what `map` and `flatMap` of a Seq take behind the function."""
+    if not is_scala_212(jvm):
+        return ()
+    lists = getattr(getattr(jvm, "scala.collection.immutable.List$"), "MODULE$")
+    return (lists.canBuildFrom(),)
+
+
+def array_inside(jvm: Any, seq: Any) -> Any:
+    """Return the Java array that a Scala Seq wraps.
+
+    Raises:
+        Py4JError: it wraps none.
+    """
+    return seq.array() if is_scala_212(jvm) else seq.unsafeArray()
+
+
+def appended(seq: Any, *values: Any) -> Any:
+    """Return a list with more elements; those that it has stay in the JVM."""
+    buffer = seq.toBuffer()
+    for value in values:
+        getattr(buffer, "$plus$eq")(value)
+    return buffer.toList()
+
+
+def updated(values: Any, changed: dict[int, Any]) -> Any:
+    """Return a list with other elements at these places; the others stay in the JVM.
+
+    Args:
+        values: a Seq or an Iterator.
+    """
+    buffer = values.toBuffer()
+    for at, value in changed.items():
+        buffer.update(at, value)
+    return buffer.toList()
+
+
+def scala_iterator(jvm: Any, java_iterator: Any) -> Any:
+    """Return a Scala Iterator over what a Java iterator yields."""
+    if is_scala_212(jvm):
+        return getattr(jvm, "scala.collection.JavaConverters").asScalaIterator(java_iterator)
+    return getattr(jvm, "scala.jdk.javaapi.CollectionConverters").asScala(java_iterator)
+
+
+def argument_names(jvm: Any, product: Any) -> list[str]:
+    """Return the names of a Product's constructor arguments."""
+    if not is_scala_212(jvm):
+        return [str(product.productElementName(i)) for i in range(product.productArity())]
+    reflection = getattr(getattr(jvm, "org.apache.spark.sql.catalyst.ScalaReflection$"), "MODULE$")
+    names = reflection.getConstructorParameterNames(product.getClass())
+    return str(names.mkString("\n")).split("\n") if product.productArity() else []
+
+
+def newest_form(jvm: Any, name: str, *forms: Sequence[Any]) -> Any:
+    """Return a new object of a class whose constructor differs between versions.
+
+    Args:
+        forms: arguments for each version, the newest first; their number tells them apart.
+
+    Raises:
+        IncompatibleError: the constructor takes another number.
+    """
+    constructors = getattr(jvm, "java.lang.Class").forName(name).getConstructors()
+    counts = [int(constructor.getParameterCount()) for constructor in constructors]
+    for arguments in forms:
+        if len(arguments) in counts:
+            return getattr(jvm, name)(*arguments)
+    known = ", ".join(str(len(form)) for form in forms)
+    raise IncompatibleError(
+        f"this Spark's {name} takes {counts} arguments, expected one of {known}: PySpark 3.5 and "
+        "4.0 to 4.3 are supported"
+    )

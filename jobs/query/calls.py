@@ -2,26 +2,24 @@
 
 from contextlib import AbstractContextManager
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine.checks import check_version
 from durable_shuffle.jobs.query.at_risk import Risk, risk_from
 from durable_shuffle.jobs.query.runner import QueryCall, QueryRunner
 from durable_shuffle.jobs.stages.explanation import Explanation
+from durable_shuffle.jobs.stages.frame_calls import FrameCalls
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
 
 
-class QueryCalls:
+class QueryCalls(FrameCalls):
     """A part of `DurableShuffle`, which sets the attributes."""
 
-    _spark: SparkSession
-    _job: str
     _queries: QueryRunner | None
     """None on Spark Connect, which shows no plans, so they cannot be cut."""
-    _reports: list[StageReport]
     _native: list[str]
     _adapted: list[str]
     _at_risk: Risk
@@ -102,7 +100,8 @@ class QueryCalls:
         """Run actions through `query` while a `with` block is open, without changing your code.
 
         Covered, for all DataFrames of this Spark application: collect, toPandas, toArrow, count,
-        write and writeTo; in `spark.sql`, the queries of INSERT, CREATE TABLE AS SELECT, CACHE
+        write and writeTo; checkpoint and localCheckpoint, each a stored stage, at once even with
+        `eager=False`; in `spark.sql`, the queries of INSERT, CREATE TABLE AS SELECT, CACHE
         TABLE AS and of MERGE's source. The statement itself runs once, as usual. Everything else
         runs in Spark and stores nothing: other actions, show() and foreach() for example; UPDATE,
         DELETE, EXECUTE IMMEDIATE, SQL scripts and statements with parameters; DataFrames that
@@ -142,7 +141,13 @@ class QueryCalls:
             paths = [StagePath(self._job, r.name, r.fingerprint, r.incarnation) for r in used]
             return queries.store.mend(paths)
 
-        return sent_through(self._spark, query, mend, self._left_to_spark)
+        def store(df: DataFrame) -> DataFrame:
+            before = len(self._reports)
+            frame = self.checkpoint(query(df), name=name, version=version)
+            used[:] = self._reports[before:]
+            return frame
+
+        return sent_through(self._spark, query, store, mend, self._left_to_spark)
 
     def _left_to_spark(self, text: str) -> None:
         if text not in self._native:

@@ -22,6 +22,9 @@ from durable_shuffle.serialization.errors import InvalidInputError
 ACTIONS = ("collect", "toPandas", "toArrow")
 """Actions that run on `query(df)` unchanged; count, write and writeTo are replaced separately."""
 
+CHECKPOINTS = ("checkpoint", "localCheckpoint")
+"""Calls that store the rows of the frame. Loops in libraries and in users' code make them."""
+
 _WRITES = frozenset(
     {
         *("save", "saveAsTable", "insertInto", "parquet", "json", "csv", "text", "orc", "xml"),
@@ -44,13 +47,18 @@ _installed = threading.Lock()
 
 @contextmanager
 def sent_through(
-    spark: SparkSession, query: Query, mend: Callable[[], bool], left: Callable[[str], None]
+    spark: SparkSession,
+    query: Query,
+    store: Query,
+    mend: Callable[[], bool],
+    left: Callable[[str], None],
 ) -> Iterator[None]:
     """Replace the actions of this application's DataFrames.
 
     Args:
         query: returns a DataFrame with the same rows, read from storage; raises InvalidInputError
             for a DataFrame that cannot be stored.
+        store: the same, with the rows themselves stored, in the partitions that they have.
         mend: mends what the last query reads; returns whether readers noted damage in it.
         left: is told what Spark runs as usual, and why.
 
@@ -60,7 +68,7 @@ def sent_through(
     if not _installed.acquire(blocking=False):
         raise InvalidInputError("transparent() is open already: close that block first")
     try:
-        patches = _patches(spark, query, mend, left)
+        patches = _patches(spark, query, store, mend, left)
         before = {key: key[0].__dict__[key[1]] for key in patches}
         try:
             for (owner, name), value in patches.items():
@@ -74,7 +82,11 @@ def sent_through(
 
 
 def _patches(
-    spark: SparkSession, query: Query, mend: Callable[[], bool], left: Callable[[str], None]
+    spark: SparkSession,
+    query: Query,
+    store: Query,
+    mend: Callable[[], bool],
+    left: Callable[[str], None],
 ) -> dict[tuple[type, str], Any]:
     inside = threading.local()
 
@@ -110,6 +122,24 @@ def _patches(
 
         def call(self: DataFrame, *args: Any, **kwargs: Any) -> Any:
             return through(name, self, lambda df: original(df, *args, **kwargs))
+
+        call.__name__, call.__doc__ = name, original.__doc__
+        return call
+
+    def checkpoint(name: str) -> Any:
+        original = ClassicFrame.__dict__[name]
+
+        def call(self: DataFrame, *args: Any, **kwargs: Any) -> Any:
+            if not covered(self):
+                return original(self, *args, **kwargs)
+            inside.busy = True
+            try:
+                return healing(lambda: store(self), mend)
+            except InvalidInputError as error:
+                left(f"{name}(): {error}")
+                return original(self, *args, **kwargs)
+            finally:
+                inside.busy = False
 
         call.__name__, call.__doc__ = name, original.__doc__
         return call
@@ -166,6 +196,8 @@ def _patches(
     for name in ACTIONS:  # toPandas stands in a base class in 3.5, which has no toArrow
         owners = [kind for kind in ClassicFrame.__mro__ if name in kind.__dict__]
         patches |= {(kind, name): action(kind, name) for kind in owners[:1]}
+    for name in CHECKPOINTS:
+        patches[ClassicFrame, name] = checkpoint(name)
     patches[ClassicFrame, "count"] = count
     patches[ClassicFrame, "write"] = property(write)
     patches[ClassicFrame, "writeTo"] = write_to

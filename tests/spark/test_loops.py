@@ -1,0 +1,86 @@
+"""Loops that cut their lineage by Spark's own calls: inside `transparent()` each is a stage."""
+
+from typing import Any
+
+import pytest
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from durable_shuffle import DurableShuffle
+
+pytestmark = pytest.mark.spark
+
+ROUNDS = 4
+
+
+class StoppedError(Exception):
+    """Stands for what ends a driver in the middle of a loop."""
+
+
+def connected(spark: SparkSession, cut: dict[str, Any], stop: int | None = None) -> dict[int, int]:
+    """Label the nodes of a graph by the least node that they reach in `ROUNDS` steps.
+
+    Args:
+        cut: name of the call that cuts the lineage, with its arguments.
+        stop: the round in which the driver dies.
+    """
+    edges = spark.range(60).selectExpr("id AS a", "id + 1 + id % 3 AS b").where("id % 10 < 8")
+    both = edges.union(edges.select(F.col("b").alias("a"), F.col("a").alias("b")))
+    labels = both.select("a").distinct().select("a", F.col("a").alias("label"))
+    for number in range(ROUNDS):
+        if number == stop:
+            raise StoppedError
+        near = both.join(labels, "a").groupBy(F.col("b").alias("a")).agg(F.min("label").alias("n"))
+        merged = labels.join(near, "a", "left").select("a", F.least("label", "n").alias("label"))
+        ((name, arguments),) = cut.items()
+        labels = getattr(merged, name)(**arguments)
+        assert isinstance(labels, DataFrame)
+    return {row.a: row.label for row in labels.collect()}
+
+
+@pytest.mark.requirement("R-F135-19")
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"checkpoint": {}},
+        {"localCheckpoint": {"eager": False, "storageLevel": StorageLevel.DISK_ONLY}},
+    ],
+    ids=["checkpoint", "lazy and local, with a level"],
+)
+def test_a_loop_goes_on_where_it_stopped(
+    session: SparkSession, root: str, cut: dict[str, Any]
+) -> None:
+    """Rows are Spark's; the second run stores only the rounds that the first had not; a third none.
+
+    No checkpoint directory is set: Spark itself would refuse `checkpoint`.
+    """
+    expected = connected(session, {"persist": {}})
+
+    def run(stop: int | None = None) -> tuple[dict[int, int] | None, list[str]]:
+        with DurableShuffle(session, root, job="loop") as shuffle:
+            try:
+                with shuffle.transparent():
+                    found = connected(session, cut, stop)
+            except StoppedError:
+                found = None
+            stages = shuffle.report().stages
+            assert shuffle.report().native == [] or all(
+                text.startswith("broadcast") for text in shuffle.report().native
+            )
+        return found, [stage.decision for stage in stages if stage.name == "checkpoint"]
+
+    assert run(stop=2) == (None, ["fresh"] * 2)
+    assert run() == (expected, ["reuse"] * 2 + ["fresh"] * 2)
+    assert run() == (expected, ["reuse"] * ROUNDS)
+
+
+def test_what_cannot_be_stored_is_checkpointed_by_spark(session: SparkSession, root: str) -> None:
+    """And is named; streams, other frames and the time after the block are Spark's as before."""
+    before = dict(type(session.range(1)).__dict__)
+    with DurableShuffle(session, root, job="loop") as shuffle, shuffle.transparent():
+        watched = session.range(10).observe("seen", F.count(F.lit(1)).alias("n")).localCheckpoint()
+        assert watched.count() == 10
+        (reason,) = [text for text in shuffle.report().native if "localCheckpoint" in text]
+        assert "observe" in reason
+    assert dict(type(session.range(1)).__dict__) == before

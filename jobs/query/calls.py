@@ -99,11 +99,12 @@ class QueryCalls(FrameCalls):
     ) -> AbstractContextManager[None]:
         """Run actions through `query` while a `with` block is open, without changing your code.
 
-        Covered, for all DataFrames of this Spark application: collect, toPandas, toArrow, count,
-        write and writeTo; checkpoint and localCheckpoint, each a stored stage, at once even with
+        Covered, for all DataFrames of this Spark application: collect, first, head, take, tail,
+        isEmpty, toPandas, toArrow, toLocalIterator, foreach, foreachPartition, count, write and
+        writeTo; checkpoint and localCheckpoint, each a stored stage, at once even with
         `eager=False`; in `spark.sql`, the queries of INSERT, CREATE TABLE AS SELECT, CACHE
         TABLE AS and of MERGE's source. The statement itself runs once, as usual. Everything else
-        runs in Spark and stores nothing: other actions, show() and foreach() for example; UPDATE,
+        runs in Spark and stores nothing: other actions, show() and `df.rdd` for example; UPDATE,
         DELETE, EXECUTE IMMEDIATE, SQL scripts and statements with parameters; DataFrames that
         `query` refuses. `report().native` names the last two kinds. One block at a time per
         process.

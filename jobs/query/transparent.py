@@ -19,8 +19,15 @@ from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.serialization.errors import InvalidInputError
 
-ACTIONS = ("collect", "toPandas", "toArrow")
-"""Actions that run on `query(df)` unchanged; count, write and writeTo are replaced separately."""
+ACTIONS = (
+    *("collect", "toPandas", "toArrow", "tail", "isEmpty", "toLocalIterator"),
+    *("foreach", "foreachPartition"),
+)
+"""Actions that run on `query(df)` unchanged; count, write and writeTo are replaced separately.
+PySpark's first, head and take call collect. `docs/internals/actions.md` lists all of PySpark's."""
+
+_ONCE = frozenset({"foreach", "foreachPartition"})
+"""Those that a second call would do twice."""
 
 CHECKPOINTS = ("checkpoint", "localCheckpoint")
 """Calls that store the rows of the frame. Loops in libraries and in users' code make them."""
@@ -121,7 +128,8 @@ def _patches(
         original = owner.__dict__[name]
 
         def call(self: DataFrame, *args: Any, **kwargs: Any) -> Any:
-            return through(name, self, lambda df: original(df, *args, **kwargs))
+            again = name not in _ONCE
+            return through(name, self, lambda df: original(df, *args, **kwargs), again=again)
 
         call.__name__, call.__doc__ = name, original.__doc__
         return call

@@ -1,5 +1,7 @@
-"""Loops that cut their lineage by Spark's own calls: inside `transparent()` each is a stage."""
+"""Unchanged programs: loops that cut their lineage, and every action that counts as one."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,3 +86,65 @@ def test_what_cannot_be_stored_is_checkpointed_by_spark(session: SparkSession, r
         (reason,) = [text for text in shuffle.report().native if "localCheckpoint" in text]
         assert "observe" in reason
     assert dict(type(session.range(1)).__dict__) == before
+
+
+ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
+    "collect": lambda df: df.collect(),
+    "count": lambda df: df.count(),
+    "first": lambda df: df.first(),
+    "head": lambda df: df.head(2),
+    "take": lambda df: df.take(3),
+    "tail": lambda df: df.tail(3),
+    "isEmpty": lambda df: df.isEmpty(),
+    "toLocalIterator": lambda df: list(df.toLocalIterator()),
+    "toPandas": lambda df: df.toPandas().values.tolist(),
+}
+
+
+def test_actions_are_durable(session: SparkSession, root: str) -> None:
+    """Values are Spark's; after the first action, each finds its shuffles stored."""
+    df = session.range(100).groupBy((F.col("id") % 7).alias("k")).count().orderBy("k")
+    expected = {name: act(df) for name, act in ACTIONS.items()}
+    with DurableShuffle(session, root, job="actions") as shuffle, shuffle.transparent():
+        for name, act in ACTIONS.items():
+            before = len(shuffle.report().stages)
+            assert act(df) == expected[name], name
+            assert len(shuffle.report().stages) > before, name
+
+
+@pytest.mark.parametrize("call", ["foreach", "foreachPartition"])
+def test_each_row_is_visited_once(
+    session: SparkSession, root: str, tmp_path: Path, call: str
+) -> None:
+    """Functions with effects run on the stored rows, once, also where Spark computes the rest."""
+    df = session.range(100).groupBy((F.col("id") % 7).alias("k")).count()
+    seen, folder = tmp_path / "seen", str(tmp_path / "seen")
+    seen.mkdir()
+
+    def visit(rows: Any) -> None:
+        import uuid
+        from pathlib import Path
+
+        for row in [rows] if call == "foreach" else rows:
+            Path(folder, uuid.uuid4().hex).write_text(str(row.k))
+
+    with DurableShuffle(session, root, job="actions") as shuffle, shuffle.transparent():
+        getattr(df, call)(visit)
+        assert [stage.decision for stage in shuffle.report().stages] == ["fresh"]
+    assert sorted(path.read_text() for path in seen.iterdir()) == list("0123456")
+
+
+def test_variables_and_functions_of_the_session_count(session: SparkSession, root: str) -> None:
+    """Equal values find the stage again, other values do not; temporary SQL functions, too."""
+    session.range(50).createOrReplaceTempView("numbers")
+    decisions = []
+    for value, plus in ((3, 1), (3, 1), (4, 1), (3, 2), (3, 1)):
+        session.sql(f"DECLARE OR REPLACE VARIABLE shift INT DEFAULT {value}")
+        session.sql(
+            f"CREATE OR REPLACE TEMPORARY FUNCTION more(x BIGINT) RETURNS BIGINT RETURN x + {plus}"
+        )
+        df = session.sql("SELECT more(id) % 5 AS k, sum(id + shift) AS s FROM numbers GROUP BY 1")
+        with DurableShuffle(session, root, job="variables") as shuffle:
+            assert sorted(shuffle.query(df).collect()) == sorted(df.collect())
+            decisions += [stage.decision for stage in shuffle.report().stages]
+    assert decisions == ["fresh", "reuse", "fresh", "fresh", "reuse"]

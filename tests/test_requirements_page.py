@@ -1,6 +1,5 @@
 """The page that joins requirements and tests says what the tests say."""
 
-import importlib.util
 import os
 import textwrap
 import tomllib
@@ -9,9 +8,9 @@ from types import ModuleType
 
 import pytest
 from mark_collector import MarkCollector
+from scripts_loaded import load_script
 
 ROOT = Path(__file__).parents[1]
-SCRIPT = ROOT / "scripts" / "requirements.py"
 GROUPS = {
     "R-X": {"title": "Things", "source": "after others", "1": "One.", "2": "Two.", "10": "Ten."}
 }
@@ -20,12 +19,7 @@ GROUPS = {
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """The generator, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("requirements_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("requirements")
 
 
 def test_page_is_up_to_date(script: ModuleType, request: pytest.FixtureRequest) -> None:

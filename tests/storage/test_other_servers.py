@@ -1,4 +1,4 @@
-"""The conformance kit and a Spark program on servers that speak other clouds' protocols."""
+"""The conformance kit on servers that speak other clouds' protocols."""
 
 from collections.abc import Iterator
 

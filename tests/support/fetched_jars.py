@@ -1,14 +1,11 @@
 """The jars that `scripts/test_jars.py` fetches."""
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "test_jars.py"
+from scripts_loaded import load_script
 
 
 def fetched(name: str) -> Path:
@@ -23,10 +20,4 @@ def fetched(name: str) -> Path:
 
 
 def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("test_jars_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass asks for the module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("test_jars")

@@ -1,25 +1,19 @@
 """Where a process finds Delta, Iceberg and a PySpark that they run on."""
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts_loaded import load_script
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "table_formats.py"
 
 
 def table_formats() -> ModuleType:
     """Return the script that fetches both formats, as a module."""
-    spec = importlib.util.spec_from_file_location("table_formats", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("table_formats")
 
 
 def found() -> tuple[str, str, dict[str, str]]:

@@ -30,7 +30,7 @@ from durable_shuffle.recovery.calls.settings import (
     encode_snapshot,
 )
 from durable_shuffle.serialization.errors import AbortedError, InvalidInputError
-from durable_shuffle.shuffle.base.settings import check_count
+from durable_shuffle.shuffle.base.settings import check_count, check_number
 
 T = TypeVar("T")
 
@@ -70,9 +70,9 @@ class OperatorThread:
         """
         return self._call(self._rest())
 
-    def drain(self) -> None:
-        """Close the input and end all retries: what waits for one is called once more, now."""
-        self._call(self._drain())
+    def drain(self, seconds: float) -> None:
+        """Close the input; after so many seconds end all retries, with a last call for each."""
+        self._call(self._drain(seconds))
 
     def snapshot(self) -> Snapshot:
         """Return the inputs whose outputs were not returned."""
@@ -127,8 +127,9 @@ class OperatorThread:
                 break
         return left
 
-    async def _drain(self) -> None:
-        self._operator.drain()
+    async def _drain(self, seconds: float) -> None:
+        self._operator.close_input()
+        self._loop.call_later(seconds, self._operator.drain)
 
     async def _snapshot(self) -> Snapshot:
         return self._operator.snapshot()
@@ -258,6 +259,7 @@ class AsyncStep:
         fn: takes a row as a dictionary; returns a row, a list of rows, or None.
         schema: of the output rows.
         capacity: most rows inside at a time.
+        drain_seconds: how long rows may still be retried after a drain.
         options: of `AsyncOperator`: mode, retry, timeout_seconds, on_timeout, threads,
             keep_retry_state, on_expired, clock, jitter.
 
@@ -272,9 +274,17 @@ class AsyncStep:
     """
 
     def __init__(
-        self, fn: RowFunction, schema: pa.Schema, *, capacity: int, **options: Unpack[AsyncOptions]
+        self,
+        fn: RowFunction,
+        schema: pa.Schema,
+        *,
+        capacity: int,
+        drain_seconds: float = 5.0,
+        **options: Unpack[AsyncOptions],
     ) -> None:
+        check_number("drain_seconds", drain_seconds, at_least=0)
         self._make = checked_maker(fn, schema, capacity, options)
+        self._drain_seconds = drain_seconds
         self._schema = schema
         self._thread: OperatorThread | None = None
 
@@ -287,11 +297,12 @@ class AsyncStep:
         return self._batches(self._started().give(()))
 
     def drain(self) -> None:
-        """Wait for no more retries: rows that wait for one are called a last time, at once.
+        """Retry for `drain_seconds` more; rows that wait then are called a last time, at once.
 
-        A pipeline calls this before `finish` if it is drained.
+        A pipeline calls this before `finish` if it is drained. Without these seconds one failed
+        call of the many that run at a drain would fail the task, and those of its restarts, too.
         """
-        self._started().drain()
+        self._started().drain(self._drain_seconds)
 
     def finish(self) -> list[pa.RecordBatch]:
         """Wait for all rows inside, including retries; return their results."""

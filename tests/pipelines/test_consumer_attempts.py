@@ -399,9 +399,33 @@ def test_a_drain_waits_for_no_retry_and_a_natural_end_does(one: OneConsumer) -> 
         return row
 
     retry = RetryPolicy(Backoff(5, 3600.0, 1.0, 3600.0), on_exception=raised(OSError))
-    step = AsyncStep(busy, ROWS, capacity=3, retry=retry)
+    step = AsyncStep(busy, ROWS, capacity=3, retry=retry, drain_seconds=0)
     assert one.attempt(step)[-1].phase is TaskPhase.FINISHED
     assert sorted(calls) == [0, 1, 1, 2]
+    one.check_all_published_once()
+
+
+def test_a_drain_over_a_service_that_fails_at_times_ends(one: OneConsumer) -> None:
+    """The calls that run when the drain begins all fail; they are retried, and every row counts."""
+    one.write(3, 3, end="DRAIN")
+    calls: list[int] = []
+    drained = threading.Event()
+
+    async def busy(row: dict[str, Any]) -> dict[str, Any]:
+        calls.append(row["n"])
+        if calls.count(row["n"]) == 1:
+            await asyncio.to_thread(drained.wait)
+            raise OSError("busy")
+        return row
+
+    class Drained(AsyncStep):
+        def drain(self) -> None:
+            super().drain()
+            drained.set()
+
+    retry = RetryPolicy(Backoff.fixed(5, 0.01), on_exception=raised(OSError))
+    assert one.attempt(Drained(busy, ROWS, capacity=6, retry=retry))[-1].phase == "finished"
+    assert sorted(calls) == sorted(2 * list(range(6)))
     one.check_all_published_once()
 
 

@@ -24,6 +24,7 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     set_field,
     to_seq,
 )
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import appended, newest_form, sql_class, tags_of_session
 
@@ -44,7 +45,7 @@ def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSessi
 @contextmanager
 def active(session: SparkSession) -> Iterator[None]:
     """Make `session` the active session of this thread; restore the previous one at the end."""
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     sessions = sql_class(jvm, "SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
@@ -65,7 +66,9 @@ def tagged(spark: SparkSession) -> Iterator[None]:
     inherit local properties inherit the tags.
     """
     context = spark.sparkContext
-    tags = tags_of_session(spark).difference(context.getJobTags())
+    # getJobTags() asks for each tag several times
+    present = (context.getLocalProperty("spark.job.tags") or "").split(",")
+    tags = tags_of_session(spark).difference(present)
     for tag in tags:
         context.addJobTag(tag)
     try:
@@ -152,7 +155,7 @@ def narrow_decimals(df: DataFrame) -> DataFrame:
     narrow = narrow_positions(df.schema)
     if not narrow:
         return df
-    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
+    jvm: Any = classes_of(df.sparkSession)
     columns = _output(df)
     for i in narrow:
         long = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.UnscaledValue")(columns[i])
@@ -182,7 +185,7 @@ def alias(jvm: Any, expression: Any, name: str) -> Any:
 
 def project(df: DataFrame, columns: Any) -> DataFrame:
     """Return `df` projected to the given named Catalyst expressions, a Scala Seq."""
-    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
+    jvm: Any = classes_of(df.sparkSession)
     analyzed = analyzed_plan(df)
     logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
     return of_rows(df.sparkSession, logical.Project(columns, analyzed))
@@ -210,7 +213,7 @@ def with_durable_rows(
         ordered: each partition of `rdd` has the rows in the order of `df`.
     """
     session = df.sparkSession
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     output = analyzed_plan(df).output()
     physical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical")
     if hashed_by:
@@ -233,7 +236,7 @@ def kept_order(df: DataFrame) -> Any | None:
     plan = analyzed_plan(df)
     output, order = plan.outputSet(), plan.outputOrdering()
     known = takewhile(lambda key: key.references().subsetOf(output), items(order))
-    return to_seq(df.sparkSession._jvm, list(known)) or None  # noqa: SLF001
+    return to_seq(classes_of(df.sparkSession), list(known)) or None
 
 
 def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
@@ -243,7 +246,7 @@ def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
     the analyzed plan, so stored rows alone would hide them. `origin` becomes a common table
     expression that nothing uses: the optimizer drops it before anything else.
     """
-    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
+    jvm: Any = classes_of(rows.sparkSession)
     unused = _with_defaults(jvm, "CTERelationDef", analyzed_plan(origin))
     plan = _with_defaults(jvm, "WithCTE", analyzed_plan(rows), to_seq(jvm, [unused]))
     return of_rows(rows.sparkSession, plan)
@@ -266,7 +269,7 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any, order: Any | None = N
         output: a Seq of attributes, one per column.
         order: a Seq of sort orders that the rows of each partition are in.
     """
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     unknown = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")
     plan = logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None, order)
     return of_rows(session, plan)
@@ -284,7 +287,7 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
         df: its last column, ROW_COLUMN, is a long 0 in every row.
     """
     session = df.sparkSession
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     execution = df._jdf.queryExecution()  # noqa: SLF001
     rows, output = execution.toRdd(), _output(df)
     partitions = int(rows.getNumPartitions())
@@ -327,7 +330,7 @@ def logical_rdd(
     Args:
         order: a Seq of sort orders that the rows of each partition are in.
     """
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     none, nil = getattr(jvm, "scala.Option").empty(), to_seq(jvm, [])
     leaf = [output, rdd, partitioning, nil if order is None else order, False]
     known = getattr(jvm, "scala.Option").apply(size)
@@ -353,7 +356,7 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
         measured: the rows are stored already. Spark then compares the bytes with
             `spark.sql.adaptive.autoBroadcastJoinThreshold`.
     """
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     ranges = module(jvm, "org.apache.spark.sql.catalyst.plans.logical.Range")
 
     def some(number: int) -> Any:
@@ -368,7 +371,7 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
 
 def of_rows(session: SparkSession, plan: Any) -> DataFrame:
     """Return the DataFrame of a logical plan; a command runs."""
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     dataset = sql_class(jvm, "Dataset")
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
 

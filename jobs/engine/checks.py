@@ -15,7 +15,12 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, analyzed_plan, every, items, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import (
+    Jvm,
+    analyzed_plan,
+    every_with_subqueries,
+    simple_name,
+)
 from durable_shuffle.jobs.spark_versions import type_of_ddl, types_named
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -167,13 +172,11 @@ def check_frame(df: Any, *, streaming: str) -> None:
 def _observed(df: Any) -> str:
     """Return the name of an observation inside the plan, "" if there is none."""
     if hasattr(df, "_jdf"):
-        plan = analyzed_plan(df)
-        tops = (plan, *items(plan.subqueriesAll()))
-        mapped = Jvm(df.sparkSession.sparkContext).mapped
-        if not any(_OBSERVED in map(simple_name, mapped.names(top)) for top in tops):
-            return ""
-        nodes = (node for top in tops for node in every(top))
-        names = (str(node.name()) for node in nodes if str(node.nodeName()) == _OBSERVED)
+        jvm = Jvm(df.sparkSession.sparkContext)
+        nodes = every_with_subqueries(jvm.seen(analyzed_plan(df), tree_alone=True))
+        names = (
+            str(node.name()) for node in nodes if simple_name(jvm.class_name(node)) == _OBSERVED
+        )
     else:
         from durable_shuffle.jobs.identity.plan.connect import every_message
 

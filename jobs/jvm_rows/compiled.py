@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import scala_iterator
 
@@ -39,7 +40,7 @@ def compiled(spark: SparkSession, rdd: Any, text: str, references: Sequence[Any]
     Raises:
         Py4JError: this Spark has no such class or another constructor.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     row_class = getattr(jvm, "scala.reflect.ClassTag").apply(
         getattr(jvm, "java.lang.Class").forName(_INTERNAL_ROW)
     )
@@ -53,7 +54,7 @@ def check_internals(spark: SparkSession, text: str) -> None:
         Py4JError: this Spark has other internals than expected.
     """
     _factory(spark, text, [])
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     classes = _array(spark, getattr(jvm, "java.lang.Class"), 2)
     classes[0] = getattr(jvm, "java.lang.Class").forName(
         "org.apache.spark.PartitionEvaluatorFactory"
@@ -73,7 +74,7 @@ def run_here(
     Raises:
         Py4JError: the text does not compile with this Spark, or fails.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
     made = codegen.CodeGenerator.compile(_code(spark, text))._1()  # noqa: SLF001
     iterator = invoke(spark, made, "generate", _objects(spark, references))
@@ -92,14 +93,14 @@ def invoke(spark: SparkSession, on: Any, method: str, *arguments: Any) -> Any:
 
     py4j caches methods by the names of classes, and all generated classes have the same names.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     methods = getattr(jvm, "org.apache.commons.lang3.reflect.MethodUtils")
     return methods.invokeMethod(on, method, _objects(spark, arguments))
 
 
 def generic_row(spark: SparkSession, values: Sequence[Any]) -> Any:
     """Return an internal row of the values; a str becomes Spark's own kind of text."""
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     text = getattr(jvm, "org.apache.spark.unsafe.types.UTF8String").fromString
     given = [text(value) if isinstance(value, str) else value for value in values]
     row = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")
@@ -108,12 +109,12 @@ def generic_row(spark: SparkSession, values: Sequence[Any]) -> Any:
 
 def java_schema(spark: SparkSession, schema: StructType) -> Any:
     """Return the schema as an object of the JVM."""
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     return getattr(jvm, "org.apache.spark.sql.types.DataType").fromJson(schema.json())
 
 
 def _factory(spark: SparkSession, text: str, references: Sequence[Any]) -> Any:
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     execution, code = getattr(jvm, "org.apache.spark.sql.execution"), _code(spark, text)
     constructor = getattr(jvm, "java.lang.Class").forName(_FACTORY).getConstructors()[0]
     first = str(constructor.getParameterTypes()[0].getName())
@@ -129,14 +130,14 @@ def _factory(spark: SparkSession, text: str, references: Sequence[Any]) -> Any:
 
 
 def _code(spark: SparkSession, text: str) -> Any:
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     no_comments = getattr(jvm, "org.apache.spark.api.python.PythonUtils").toScalaMap({})
     codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
     return codegen.CodeAndComment(text, no_comments)
 
 
 def _objects(spark: SparkSession, values: Sequence[Any]) -> Any:
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     array = _array(spark, getattr(jvm, "java.lang.Object"), len(values))
     for i, value in enumerate(values):
         array[i] = value
@@ -154,7 +155,7 @@ def frame_over(session: SparkSession, rdd: Any, schema: str) -> DataFrame:
     Args:
         schema: its columns, in Spark's language for tables.
     """
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     java_schema = getattr(jvm, "org.apache.spark.sql.types.StructType").fromDDL(schema)
     java_session = session._jsparkSession  # noqa: SLF001
     return DataFrame(java_session.internalCreateDataFrame(rdd, java_schema, False), session)  # noqa: FBT003

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.compiled import compiled
 from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
 from durable_shuffle.recovery.skew import Read
@@ -111,7 +112,7 @@ def rows_of_files(
         UncoveredTypeError: a column has a type that the Java code does not read.
         Py4JError: this Spark has other internals than expected.
     """
-    jvm: Any = session._jvm  # noqa: SLF001
+    jvm: Any = classes_of(session)
     facts = getattr(jvm, "java.util.HashMap")()
     for name, value in files.facts.items():
         facts.put(name, value)

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, walked, with_cached
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.plan.leaves import QueryRows
@@ -58,6 +59,7 @@ class CutIdentities:
         """Return a number above that of every cut."""
         return 1 + max(self._known, default=-1)
 
+    @deep_plans()
     def add(self, cuts: Sequence[Cut], before: Sequence[Cut], root: Node) -> None:
         """Identify the cuts of a plan, those below others first.
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.identity.plan.jvm import simple_name
+from durable_shuffle.jobs.identity.plan.jvm import class_name, simple_name
 from durable_shuffle.jobs.query.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
 from durable_shuffle.jobs.stages.explanation import stage_title
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -251,7 +251,7 @@ def classify(check_columns: Callable[[StructType], None], node: Node) -> Exchang
     Args:
         check_columns: raises InvalidInputError for columns that cannot be stored.
     """
-    name = simple_name(str(node.partitioning.getClass().getName()))
+    name = simple_name(class_name(node.partitioning))
     kind = _KINDS.get(name)
     if kind is None:
         return f"{name}: this partitioning is not known"
@@ -281,7 +281,7 @@ def schema_of(plan: Any) -> StructType:
 
 def union_is_zipped(node: Node) -> bool:
     """Return True if a union joins its children's partitions one to one."""
-    name = simple_name(str(node.partitioning.getClass().getName()))
+    name = simple_name(class_name(node.partitioning))
     return name != "UnknownPartitioning"
 
 

@@ -13,8 +13,7 @@ depends on the query alone.
 from collections.abc import Callable
 from typing import Any
 
-from py4j.java_gateway import JavaObject
-
+from durable_shuffle.jobs.identity.plan.document import is_object
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items
 from durable_shuffle.jobs.query.tree import Node
 from durable_shuffle.jobs.spark_versions import updated
@@ -184,7 +183,7 @@ class PlannedAlike:
         )
 
     def _changed(self, value: Any, change: Change) -> Any:
-        if not isinstance(value, JavaObject):
+        if not is_object(value):
             return value
         if self._jvm.is_a(value, _EXPRESSION):
             return change(value)

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.query.cuts import PlanPiece, read_alike, union_is_zipped
 from durable_shuffle.jobs.query.native_stage import (
     NativeStage,
@@ -158,5 +158,5 @@ def _side(source: Source, sizes: Sequence[int], *, may: bool) -> Side:
 
 
 def _bytes(spark: SparkSession, text: str | None) -> int:
-    utilities = getattr(cast("Any", spark)._jvm, "org.apache.spark.network.util.JavaUtils")  # noqa: SLF001
+    utilities = getattr(classes_of(spark), "org.apache.spark.network.util.JavaUtils")
     return int(utilities.byteStringAsBytes(text))

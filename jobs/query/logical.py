@@ -9,19 +9,29 @@ Source: `AdaptiveSparkPlanExec.replaceWithQueryStagesInLogicalPlan` of Apache Sp
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
-from durable_shuffle.jobs.identity.plan.mapped import Tree
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
 from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 
 Placing = Literal["placed", "elsewhere", "unknown"]
 _ADAPTIVE_THRESHOLD = "spark.sql.adaptive.autoBroadcastJoinThreshold"
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """An operator of the logical plan, and those below it."""
+
+    object: Any
+    number: int
+    """Its identity hash."""
+    children: "list[_Operator]"
 
 
 class LogicalPlan:
@@ -152,7 +162,7 @@ class LogicalPlan:
         """Replace an operator wherever it occurs; return whether it did."""
         number, found = self._hash(old), False
 
-        def over(operator: Tree) -> Tree:
+        def over(operator: _Operator) -> _Operator:
             nonlocal found
             if operator.number == number and operator.object.fastEquals(old):
                 found = True
@@ -162,7 +172,7 @@ class LogicalPlan:
                 return operator
             plans = [child.object for child in children]
             copy = operator.object.withNewChildren(self._jvm.to_seq(plans))
-            changed = Tree.of(copy, operator.name, self._hash(copy), children)
+            changed = _Operator(copy, self._hash(copy), children)
             assert changed.number != operator.number, "Spark took the new child for the old"
             self._copies.setdefault(operator.number, []).append((operator.object, copy))
             return changed
@@ -172,8 +182,11 @@ class LogicalPlan:
             self._copies.setdefault(number, []).append((old, new))
         return found
 
-    def _read(self, plan: Any) -> Tree:
-        return self._jvm.mapped.tree(plan, self._jvm.mapped.identity)
+    def _read(self, plan: Any) -> _Operator:
+        def read(one: Any) -> _Operator:
+            return _Operator(one, self._hash(one), [read(child) for child in items(one.children())])
+
+        return read(self._jvm.seen(plan, tree_alone=True))
 
     def _hash(self, jvm_object: Any) -> int:
         """Return a number that is the same for the same object; rarely also for another one."""

@@ -12,19 +12,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from py4j.java_gateway import JavaObject
-
 from durable_shuffle.jobs.identity.plan import iceberg
+from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.document import PHYSICAL
 from durable_shuffle.jobs.identity.plan.files import usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
-from durable_shuffle.jobs.identity.plan.mapped import Tree
-from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, read_tree
-from durable_shuffle.jobs.spark_versions import argument_names
 
-_PLAN = "org.apache.spark.sql.execution.SparkPlan"
 _BELOW = ("child", "left", "right", "children")
 """Names of the constructor arguments that are the operators below."""
 _SETS = frozenset({"And", "Or"})
@@ -32,7 +28,7 @@ _BY_NAME = re.compile("Python|Pandas|Arrow")
 _NAMED_BY_COUNTER = frozenset({"SubqueryExec", "SubqueryBroadcastExec", "CollectMetricsExec"})
 
 
-class PieceWalk(TreeWalk):
+class PieceWalk(CatalystWalk):
     """One walk over one piece.
 
     Args:
@@ -55,25 +51,27 @@ class PieceWalk(TreeWalk):
         self.leaves = _PhysicalLeaves(self, known)
         self.functions = PlanFunctions(self)
 
-    def _named(self, obj: JavaObject, name: str) -> None:
-        known = self.jvm.known(name)
-        if known.is_plan is None:
-            known.is_plan = self.jvm.is_a(obj, _PLAN)
-        if known.is_plan:
+    def _named(self, obj: Any, name: str) -> None:
+        """Append the tokens of an object; of AND and OR, their operands as a set."""
+        simple = simple_name(name)
+        if self.jvm.is_a(obj, PHYSICAL):
             self.operator(self._nodes.get(int(obj.id())) or read_tree(self.jvm, obj))
-        elif simple_name(name) in _SETS and name.startswith("org.apache.spark."):
-            self.node(self.jvm.mapped.trees(self.jvm.to_seq([obj]))[0])
+        elif simple in _SETS and name.startswith("org.apache.spark."):
+            self.classes.add(simple)
+            self.unordered(name, self._operands(obj, name))
         else:
             super()._named(obj, name)
 
-    def node(self, tree: Tree) -> None:
-        """Append the tokens of a node; of AND and OR, their operands as a set."""
-        simple = simple_name(tree.name)
-        if simple in _SETS and tree.children and tree.name.startswith("org.apache.spark."):
-            self.classes.add(simple)
-            self.unordered(tree.name, _operands(tree))
-        else:
-            super().node(tree)
+    def _operands(self, obj: Any, name: str) -> list[Any]:
+        """Return the operands of a chain of the same operator, such as a AND b AND c."""
+        operands, waiting = list[Any](), [obj]
+        while waiting:
+            one = waiting.pop()
+            if self.jvm.class_name(one) == name:
+                waiting += reversed(items(one.children()))
+            else:
+                operands.append(one)
+        return operands
 
     def operator(self, node: Node) -> None:
         """Append the tokens of an operator; at its second appearance only its number."""
@@ -96,7 +94,6 @@ class PieceWalk(TreeWalk):
         met, by_name = self.functions.met, _BY_NAME.search(node.name)
         if by_name:  # its function may use column names
             self._names_below(node)
-        self.jvm.known(node.full_name).is_plan = True
         self._product(node.plan, node.full_name, node.name, is_tree=True)
         if self.functions.met != met and not by_name:  # so may that of any other operator
             self._names_below(node)
@@ -109,10 +106,9 @@ class PieceWalk(TreeWalk):
 
     def skips(self, obj: Any, place: int, field: str) -> bool:
         """Return whether an argument is what `operator` visits: the operators below."""
-        if field not in _BELOW or not self.jvm.known(self.jvm.class_name(obj)).is_plan:
+        if field not in _BELOW or not self.jvm.is_a(obj, PHYSICAL):
             return False
-        below = obj.productElement(place)
-        return field == "children" or self.jvm.is_a(below, _PLAN)
+        return field == "children" or self.jvm.is_a(obj.productElement(place), PHYSICAL)
 
     def _product(self, obj: Any, name: str, simple: str, *, is_tree: bool) -> None:
         if simple in _NAMED_BY_COUNTER:
@@ -122,14 +118,6 @@ class PieceWalk(TreeWalk):
                 self.visit(obj.productElement(i))
             return
         super()._product(obj, name, simple, is_tree=is_tree)
-
-
-def _operands(tree: Tree) -> list[Tree]:
-    """Return the operands of a chain of the same operator, such as a AND b AND c."""
-    operands: list[Tree] = []
-    for side in tree.children:
-        operands += _operands(side) if side.name == tree.name else [side]
-    return operands
 
 
 class _PhysicalLeaves(PlanLeaves):
@@ -159,8 +147,8 @@ class _PhysicalLeaves(PlanLeaves):
     def _file_scan(self, node: Any, name: str) -> None:
         self._head(node, name)
         self._walk.tokens.append(node.requiredSchema().json())
-        self._walk.unordered("partition filters", self._walk.elements_of(node.partitionFilters()))
-        self._walk.unordered("data filters", self._walk.elements_of(node.dataFilters()))
+        self._walk.unordered("partition filters", items(self._element(node, "partitionFilters")))
+        self._walk.unordered("data filters", items(self._element(node, "dataFilters")))
         for number in (node.optionalBucketSet(), node.optionalNumCoalescedBuckets()):
             self._walk.tokens.append(str(number.toString()))
         self._walk.tokens.append(str(node.disableBucketedScan()))
@@ -220,5 +208,5 @@ class _PhysicalLeaves(PlanLeaves):
 
     def _element(self, node: Any, field: str) -> Any:
         """Return a constructor argument by name; None if this Spark version does not have it."""
-        names = argument_names(self._jvm.root, node)
+        names = self._jvm.fields(node, self._jvm.class_name(node))
         return node.productElement(names.index(field)) if field in names else None

@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import sql_class_name
 from durable_shuffle.serialization.errors import IncompatibleError
 
@@ -64,7 +65,7 @@ _MISSING: WeakKeyDictionary[SparkContext, list[str]] = WeakKeyDictionary()
 
 def missing_internals(spark: SparkSession) -> list[str]:
     """Return one sentence per thing that this Spark lacks; empty if queries can be cut."""
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     missing: list[str] = []
     classes: dict[str, Any] = {}
     for name in {*_CONSTRUCTORS, *_METHODS, *_FIELDS}:

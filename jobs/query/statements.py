@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.catalyst import of_rows
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, analyzed_plan, every, items, to_seq
+from durable_shuffle.jobs.java import classes_of
 
 _QUERY_AT = {
     "InsertIntoStatement": 0,
@@ -101,7 +102,7 @@ def _is_due(spark: SparkSession, statement: Statement) -> bool:
 
 def _analyze(spark: SparkSession, plan: Any) -> None:
     """Let Spark check a statement without running it; raises one of JVM_ERRORS."""
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
     spark._jsparkSession.sessionState().executePlan(plan, skip).assertAnalyzed()  # noqa: SLF001
 
@@ -161,5 +162,5 @@ def _name(plan: Any) -> str:
 
 
 def _with_children(spark: SparkSession, plan: Any, children: Sequence[Any]) -> Any:
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = classes_of(spark)
     return plan.withNewChildren(to_seq(jvm, list(children)))

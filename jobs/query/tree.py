@@ -17,6 +17,7 @@ from durable_shuffle.jobs.engine.tasks import ID_COLUMN
 from durable_shuffle.jobs.identity.plan.jvm import (
     Jvm,
     analyzed_plan,
+    class_name,
     every,
     items,
     module,
@@ -24,7 +25,7 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     simple_name,
     to_seq,
 )
-from durable_shuffle.jobs.identity.plan.mapped import Tree
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import appended, newest_form
 
@@ -89,33 +90,29 @@ def read_tree(jvm: Jvm, plan: Any, cut_of_rdd: Mapping[int, Any] | None = None) 
     """
     known: dict[int, Node] = {}
 
-    def read(tree: Tree, subqueries: Mapping[Tree, int]) -> Node:
-        if tree.number in known:
-            return known[tree.number]
-        plan = tree.object
-        node = Node(plan, tree.name, simple_name(tree.name), tree.number)
-        known[tree.number] = node
+    def read(plan: Any) -> Node:
+        number = int(plan.id())
+        if number in known:
+            return known[number]
+        full_name = jvm.class_name(plan)
+        node = Node(plan, full_name, simple_name(full_name), number)
+        known[number] = node
         if node.name in (REUSED, "ReusedSubqueryExec"):
-            node.target = top(plan.child())
+            node.target = read(jvm.seen(plan.child()))
         else:
-            node.children = [read(child, subqueries) for child in tree.children]
+            node.children = [read(child) for child in items(plan.children())]
         if node.name in SUBQUERIES:
             node.prunes = str(plan.name()).startswith("dynamicpruning")
         if node.name in _BUILDING:
             node.build_side = str(plan.buildSide().toString())
-        if subqueries.get(tree):
-            node.subqueries = [top(subquery) for subquery in items(plan.subqueries())]
+        node.subqueries = [read(jvm.seen(subquery)) for subquery in items(plan.subqueries())]
         if cut_of_rdd and node.name == "RDDScanExec":
             node.cut = cut_of_rdd.get(int(plan.rdd().id()))
         if node.name in (SHUFFLE, REUSED, "UnionExec") or node.cut is not None:
             node.partitioning = plan.outputPartitioning()
         return node
 
-    def top(plan: Any) -> Node:
-        tree = jvm.mapped.tree(plan, jvm.mapped.plan_id)
-        return read(tree, dict(zip(tree.every(), jvm.mapped.subqueries(plan), strict=True)))
-
-    return top(plan)
+    return read(jvm.seen(plan))
 
 
 def path_to(root: Node, wanted: Node) -> list[Node] | None:
@@ -134,7 +131,7 @@ class Rebuilder:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._jvm: Any = session._jvm  # noqa: SLF001
+        self._jvm: Any = classes_of(session)
         self._done: dict[int, Any] = {}
 
     def piece(self, root: Node, scan: Callable[[Node], Any], sites: Mapping[int, Any]) -> Any:
@@ -199,7 +196,7 @@ def partitioning_over(jvm: Any, original: Any, partitions: int) -> Any:
         return physical.UnknownPartitioning(partitions)
     if original.numPartitions() == partitions:
         return original
-    kind = simple_name(str(original.getClass().getName()))
+    kind = simple_name(class_name(original))
     if kind == "HashPartitioning":
         return physical.HashPartitioning(original.expressions(), partitions)
     if kind == "RangePartitioning":
@@ -233,7 +230,7 @@ def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataF
         partition_id: a Catalyst expression over the columns of `rows`.
         zeros: add a column of zeros for `catalyst.counted_to_the_end`.
     """
-    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
+    jvm: Any = classes_of(rows.sparkSession)
     columns = analyzed_plan(rows).output()
     names = [f"c{i}" for i in range(columns.size())]
     if partition_id is not None:

@@ -90,8 +90,8 @@ def test_a_stopped_context_does_not_hide_the_error(session: SparkSession) -> Non
         def __init__(self) -> None:
             self.tags: set[str] = set()
 
-        def getJobTags(self) -> set[str]:
-            return self.tags
+        def getLocalProperty(self, key: str) -> str:
+            return {"spark.job.tags": ",".join(self.tags)}[key]
 
         def addJobTag(self, tag: str) -> None:
             self.tags.add(tag)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, query_execution
+from durable_shuffle.jobs.identity.plan.jvm import Jvm, query_execution
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
@@ -257,14 +257,3 @@ def test_only_classes_of_sparks_own_jars_are_known_for_good(session: SparkSessio
     kinds = [second.known(name).kind for name in jars]
     assert kinds == ["told by a test", None]
     first.known("org.apache.spark.SparkConf").kind = None
-
-
-@pytest.mark.parametrize(
-    "query", ["a + 1", "-a", "a", "coalesce(a, 1, 2)", "CASE WHEN a THEN 1 END"]
-)
-def test_children_are_those_that_spark_names(session: SparkSession, query: str) -> None:
-    jvm = Jvm(session.sparkContext)
-    parser = session._jsparkSession.sessionState().sqlParser()  # type: ignore[attr-defined]
-    expression = parser.parseExpression(query)
-    named = [str(child.toString()) for child in items(expression.children())]
-    assert [str(child.toString()) for child in jvm.children(expression)] == named

@@ -1,19 +1,30 @@
-"""Expressions that are read many at a time say what they say when each is asked alone."""
+"""What stands in a document says what it says when each object is asked alone."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.tpch.data import generate_all
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, query_execution
-from durable_shuffle.jobs.identity.plan.mapped import ATTRIBUTE, Tree
-from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
+from durable_shuffle.jobs.identity.plan.document import PHYSICAL, Seen
+from durable_shuffle.jobs.identity.plan.jvm import (
+    JVM_ERRORS,
+    Jvm,
+    column_names,
+    elements,
+    every,
+    items,
+    query_execution,
+)
+from durable_shuffle.jobs.spark_versions import argument_names
 
 pytestmark = pytest.mark.spark
 
@@ -77,40 +88,29 @@ def fingerprints(shuffle: DurableShuffle, df: DataFrame) -> list[str]:
     return [stage.fingerprint for answer in answers for stage in answer.stages]
 
 
+@pytest.fixture
+def asked_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what makes every object be asked call by call, as in a JVM without a compiler."""
+    return lambda: monkeypatch.setattr(Jvm, "seen", lambda _, obj, **__: obj)
+
+
 def test_fingerprints_are_those_of_single_calls(
-    tables: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: SparkSession, tmp_path: Path, asked_alone: Callable[[], None]
 ) -> None:
-    """With every expression asked alone, all queries have the same fingerprints."""
+    """With every object asked alone, all queries have the same fingerprints."""
     shuffle = DurableShuffle(tables, str(tmp_path), job="walk")
     queries = {**TPCH_QUERIES, **FORMS}
     in_few_calls = {name: fingerprints(shuffle, tables.sql(sql)) for name, sql in queries.items()}
-    asked_alone = 0
-
-    def alone(self: CatalystWalk, tree: Tree) -> None:
-        nonlocal asked_alone
-        asked_alone += 1
-        CatalystWalk.node(self, tree)
-
-    monkeypatch.setattr(TreeWalk, "elements_of", CatalystWalk.elements_of)
-    monkeypatch.setattr(TreeWalk, "node", alone)
+    asked_alone()
     for name, sql in queries.items():
         assert fingerprints(shuffle, tables.sql(sql)) == in_few_calls[name], name
-    assert asked_alone
 
 
 def test_each_literal_counts(
-    tables: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: SparkSession, tmp_path: Path, asked_alone: Callable[[], None]
 ) -> None:
-    """Of each kind, and as if each were asked alone; most are read from what they print."""
+    """Of each kind, and if each is asked alone, too."""
     shuffle = DurableShuffle(tables, str(tmp_path), job="literals")
-    read = 0
-    known = TreeWalk._literal
-
-    def counted(*arguments: Any) -> bool:
-        nonlocal read
-        done = known(*arguments)
-        read += done
-        return done
 
     def found() -> dict[str, list[list[str]]]:
         query = "SELECT k, count(*) FROM t WHERE {} GROUP BY k"
@@ -122,12 +122,10 @@ def test_each_literal_counts(
             for kind, (condition, *values) in LITERALS.items()
         }
 
-    monkeypatch.setattr(TreeWalk, "_literal", counted)
     at_once = found()
     for kind, (one, other) in at_once.items():
         assert one[0] != other[0], kind
-    assert read > 20
-    monkeypatch.setattr(TreeWalk, "_literal", lambda *_: False)
+    asked_alone()
     assert found() == at_once
 
 
@@ -144,50 +142,98 @@ def test_operands_count_however_few_filters_there_are(
     assert len(set(found)) == 3
 
 
-def test_trees_are_what_the_jvm_has(tables: SparkSession) -> None:
-    """Names, children, objects and texts, for expressions and for plans."""
+def test_a_document_says_what_the_jvm_has(tables: SparkSession) -> None:
+    """Of each operator and expression: class, jar, arguments, children, names and objects."""
     jvm = Jvm(tables.sparkContext)
-    mapped = jvm.mapped
     compared = 0
 
-    def same(tree: Tree, node: Any) -> None:
+    def same(seen: Any, live: Any) -> None:
         nonlocal compared
+        if not isinstance(seen, Seen):
+            assert seen == live
+            return
         compared += 1
-        assert tree.name == jvm.class_name(node)
-        assert jvm.identity_hash(tree.object) == jvm.identity_hash(node)
-        if tree.name == ATTRIBUTE and tree.text:
-            assert tree.text == node.toString()
-        for child, below in zip(tree.children, items(node.children()), strict=True):
-            same(child, below)
+        name = jvm.class_name(live)
+        assert jvm.class_name(seen) == name
+        assert jvm.identity_hash(seen) == jvm.identity_hash(live)
+        assert seen.seen_object.equals(live)
+        if seen.seen_class.fields is not None:
+            assert seen.seen_class.fields == tuple(argument_names(jvm.root, live))
+            arguments = [live.productElement(i) for i in range(live.productArity())]
+            for one, other in zip(seen.seen_elements() or [], arguments, strict=True):
+                same(one, other)
 
     for sql in FORMS.values():
-        plan = query_execution(tables.sql(sql)).optimizedPlan()
-        same(mapped.tree(plan), plan)
-        assert list(tree_names(mapped.tree(plan))) == mapped.names(plan)
-        numbered = mapped.tree(plan, mapped.identity)
-        assert numbered.number == jvm.identity_hash(plan)
-        for operator in items(plan.collectLeaves().appended(plan)):
-            expressions = operator.expressions()
-            for tree, node in zip(mapped.trees(expressions), items(expressions), strict=True):
-                same(tree, node)
-    assert compared > 100
-
-
-def tree_names(tree: Tree) -> Iterator[str]:
-    yield tree.name
-    for child in tree.children:
-        yield from tree_names(child)
+        execution = query_execution(tables.sql(sql))
+        for plan in (execution.optimizedPlan(), execution.sparkPlan()):
+            pairs = zip(every(jvm.seen(plan)), every(plan), strict=True)
+            for seen, live in pairs:
+                same(seen, live)
+                assert jvm.is_a(seen, PHYSICAL) is jvm.is_a(live, PHYSICAL)
+                assert column_names(seen) == column_names(live)
+    assert compared > 1000
 
 
 def test_lists_of_everything(tables: SparkSession) -> None:
-    """Elements may be null, texts or numbers; a list may be empty or hold one null."""
+    """Elements may be null, texts, numbers, bytes or decimals, and texts may hold any character."""
     jvm = Jvm(tables.sparkContext)
-    for values in ([], [None], [""], [None, "a", 1, True, 2.5], ["\n\x02\n"]):
-        elements = jvm.mapped.elements(jvm.to_seq(values))
-        assert [None if one.name == "null" else one.object for one in elements] == values
-        if not values:
-            continue
-        walk = TreeWalk(jvm)
-        walk.visit(jvm.to_seq(values))
+    odd = ["", '"\\\n\x02\x7f', "\u00e9\u20ac", "\U0001f600", "x" * 30_000]
+    numbers = [1, -(2**40), 2.5, 1e300, float("inf"), Decimal("1.50"), True, None, b"\x00\xff"]
+    for values in ([], [None], odd, numbers, [*odd, *numbers]):
+        seq = jvm.to_seq(values)
+        seen = jvm.seen(seq)
+        assert isinstance(seen, Seen)
+        assert items(seen) == elements(seen) == values == items(seq)
+        assert [type(one) for one in items(seen)] == [type(one) for one in values]
+        walk = CatalystWalk(jvm)
+        walk.visit(seen)
         tokens = [f"{type(value).__name__} {value!r}" for value in values]
-        assert walk.tokens == [f"seq {len(values)}", *tokens]
+        name = jvm.class_name(seen)
+        assert walk.tokens == ([name] if name.endswith("$") else [f"seq {len(values)}", *tokens])
+
+
+def test_what_a_document_does_not_have_is_asked(tables: SparkSession) -> None:
+    """A method that nobody named, a list of rows, and an error of a method."""
+    jvm = Jvm(tables.sparkContext)
+    plan = jvm.seen(query_execution(tables.createDataFrame([(1,)], "k long")).analyzed())
+    assert str(plan.nodeName()) in ("LogicalRDD", "LocalRelation")
+    rows = query_execution(tables.sql("VALUES (1), (2)")).analyzed()
+    local = next(
+        node for node in every(jvm.seen(rows)) if jvm.class_name(node).endswith("Relation")
+    )
+    assert local.data().seen_elements() is None
+    assert len(items(local.data())) == 2
+    unresolved = jvm.module("org.apache.spark.sql.catalyst.parser.CatalystSqlParser")
+    column = jvm.seen(unresolved.parseExpression("a + 1")).left()
+    with pytest.raises(JVM_ERRORS):
+        column.exprId()
+
+
+def test_deep_and_wide_plans_are_read(tables: SparkSession) -> None:
+    """2,000 columns, and an expression of 400 levels, in a few calls."""
+    jvm = Jvm(tables.sparkContext)
+    wide = tables.range(1).selectExpr(*(f"id + {i} AS c{i}" for i in range(2000)))
+    plan = jvm.seen(query_execution(wide).analyzed())
+    assert column_names(plan) == [f"c{i}" for i in range(2000)]
+    deep = tables.range(1).selectExpr(" + ".join(["id"] * 401))
+    (top,) = items(jvm.seen(query_execution(deep).analyzed()).projectList())
+    expression, depth = top.child(), 0
+    while jvm.class_name(expression).endswith(".Add"):
+        expression, depth = expression.left(), depth + 1
+    assert depth == 400
+
+
+def test_loops_of_columns_are_recognised(tables: SparkSession, tmp_path: Path) -> None:
+    """300 `withColumn` calls in a loop, which Spark itself runs; each of them counts."""
+    shuffle = DurableShuffle(tables, str(tmp_path), job="loop")
+
+    def looped(first: int) -> DataFrame:
+        df = tables.range(10)
+        for i in range(first, first + 300):
+            df = df.withColumn("id", col("id") + i)
+        return df
+
+    found = {i: shuffle.explain.checkpoint(looped(i)).stages[0].fingerprint for i in (0, 1)}
+    assert found[0] != found[1]
+    assert shuffle.explain.checkpoint(looped(0)).stages[0].fingerprint == found[0]
+    assert sys.getrecursionlimit() < 100_000

@@ -14,13 +14,24 @@ from decimal import Decimal
 from typing import Any
 
 from py4j.java_collections import JavaArray, JavaList
-from py4j.java_gateway import JavaObject
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.exclusions import names
 from durable_shuffle.jobs.identity.plan.blind import BLIND
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
-from durable_shuffle.jobs.identity.plan.mapped import EXPRESSIONS, NULL, Tree
+from durable_shuffle.jobs.identity.plan.document import (
+    EXPRESSIONS,
+    LOGICAL,
+    Seen,
+    is_object,
+)
+from durable_shuffle.jobs.identity.plan.jvm import (
+    JVM_ERRORS,
+    Jvm,
+    column_names,
+    elements,
+    items,
+    simple_name,
+)
 from durable_shuffle.jobs.identity.plan.numbers import Numbers
 from durable_shuffle.jobs.identity.plan.read_options import named_files
 from durable_shuffle.jobs.identity.plan.values import literal, untyped
@@ -48,7 +59,7 @@ IDS = {
     "UnionLoopRef": {"loopId": "loop"},
     "CommonExpressionId": {"id": "common"},  # the two uses of x in x BETWEEN a AND b
 }
-_KINDS = (  # the first match wins; most are trees, and each line costs a call
+_KINDS = (  # the first match wins
     ("org.apache.spark.sql.catalyst.trees.TreeNode", "tree"),
     ("org.apache.spark.sql.types.DataType", "type"),
     ("scala.Option", "option"),
@@ -75,19 +86,10 @@ _VALUE_TEXTS = frozenset(
         "java.util.UUID",
     }
 )
-ID_AT_END = re.compile(r"#(\d+)L?$")
 _MADE_BY_SPARK = re.compile(r"#\d+|_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
 """What names may hold that Spark makes from expressions, from a counter of the JVM, or at random
 (for frames in `sql("... {df}", df=df)`). A user may write such a name, too."""
-_SAME_TEXT = frozenset(
-    {
-        "org.apache.spark.sql.types.DecimalType",
-        "org.apache.spark.sql.catalyst.expressions.NumericEvalContext",
-    }
-)
-"""Classes whose objects are equal if they print the same."""
 _BLIND = names(BLIND)
-_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
 Handler = Callable[[Any, str], None]
@@ -110,8 +112,6 @@ class CatalystWalk:
         self.numbers = Numbers()
         self._fields: dict[str, list[tuple[int, str]]] = {}
         """Class name -> places and names of the constructor arguments that this walk visits."""
-        self._said: dict[str, list[str]] = {}
-        """What an object of `_SAME_TEXT` prints -> its tokens."""
 
     def digest(self) -> str:
         """Return the digest of the tokens so far, 32 hex digits."""
@@ -119,9 +119,7 @@ class CatalystWalk:
 
     def visit(self, value: Any) -> None:
         """Append the tokens of a value."""
-        if isinstance(value, Tree):
-            self.node(value)
-        elif isinstance(value, JavaObject):
+        if is_object(value):
             self._object(value)
         elif value is None or isinstance(value, bool | int | float | str | bytes | Decimal):
             self.tokens.append(f"{type(value).__name__} {value!r}")
@@ -141,13 +139,13 @@ class CatalystWalk:
         if opaque is not None:
             self.opaque.append(opaque)
 
-    def give_up_on(self, what: str, obj: JavaObject, *, mend: str = VOUCH) -> None:
+    def give_up_on(self, what: str, obj: Any, *, mend: str = VOUCH) -> None:
         """Like `give_up`, for a JVM object of which only the class is known."""
         self.origin(obj)
         number = self.jvm.identity_hash(obj)
         self.give_up(what, f"{self.jvm.class_name(obj)} {number}", mend=mend)
 
-    def origin(self, obj: JavaObject, name: str = "") -> None:
+    def origin(self, obj: Any, name: str = "") -> None:
         """Append the jar of an object's class, unless it is one of Spark's own jars.
 
         Args:
@@ -166,18 +164,10 @@ class CatalystWalk:
 
     def _seen_names(self, node: Any, name: str) -> None:
         """Append the names of an operator's columns, unless no row depends on them."""
-        known = self.jvm.known(name)
-        if known.is_logical is None:
-            known.is_logical = self.jvm.is_a(node, _LOGICAL)
-        if not known.is_logical or simple_name(name) in _BLIND:
+        if not self.jvm.is_a(node, LOGICAL) or simple_name(name) in _BLIND:
             return
-        for one in (node, *self.jvm.children(node, name)):
-            try:
-                fields = json.loads(str(one.schema().json()))["fields"]
-                found = [field["name"] for field in fields]
-            except JVM_ERRORS:  # a type without a JSON form
-                found = [str(column.name()) for column in items(one.output())]
-            self.tokens.append(f"names {found!r}")
+        for one in (node, *items(node.children())):
+            self.tokens.append(f"names {column_names(one)!r}")
 
     def same_columns(self, some: Sequence[Any], others: Sequence[Any]) -> None:
         """Number each column of one list as the column at its place in the other list.
@@ -194,23 +184,14 @@ class CatalystWalk:
         """Append an id, numbered by first appearance within its space."""
         self.tokens.append(f"{space} {self.numbers.of((space, number))}")
 
-    def node(self, tree: Tree) -> None:
-        """Append the tokens of an object whose class is known."""
-        value = None if tree.name == NULL else tree.object
-        if isinstance(value, JavaObject) and tree.name.startswith(_SAFE_CLASSES):
-            self._named(value, tree.name)
-        else:
-            self.visit(value)
-
-    def elements_of(self, seq: Any) -> list[Tree]:
-        """Return the elements of a list."""
-        return self.jvm.mapped.elements(seq)
-
     def _object(self, obj: Any) -> None:
+        name = self.jvm.class_name(obj)
+        if isinstance(obj, Seen) and not name.startswith(_SAFE_CLASSES):
+            obj = obj.seen_object  # an array, a list, or what is only named
         if isinstance(obj, JavaArray | JavaList):
             self._many("array", list(obj))
-            return
-        self._named(obj, self.jvm.class_name(obj))
+        else:
+            self._named(obj, name)
 
     def _named(self, obj: Any, name: str) -> None:
         """Append the tokens of an object of a class."""
@@ -236,14 +217,6 @@ class CatalystWalk:
             self.classes.add(simple)
             self.tokens.append(name)  # a Scala object: there is only one
             self.origin(obj, name)
-        elif name in _SAME_TEXT:
-            text = f"{name} {obj.toString()}"
-            if text not in self._said:
-                before = len(self.tokens)
-                self._by_kind(obj, name, simple)
-                self._said[text] = self.tokens[before:]
-            else:
-                self.tokens += self._said[text]
         else:
             self._by_kind(obj, name, simple)
 
@@ -258,13 +231,14 @@ class CatalystWalk:
         elif kind == "option":
             self._many("some", [obj.get()])
         elif kind == "map":
-            self.unordered("map", items(obj.iterator().toSeq()))
-            for what in named_files(str(obj.keys().mkString("\n")).split("\n")):
+            pairs = elements(obj)
+            self.unordered("map", pairs)
+            for what in named_files([str(pair.productElement(0)) for pair in pairs]):
                 self.give_up(what)
         elif kind == "set":
-            self.unordered("set", items(obj.toSeq()))
+            self.unordered("set", elements(obj))
         elif kind == "seq":
-            self._many("seq", self.elements_of(obj))
+            self._many("seq", items(obj))
         elif kind == "enum":
             self.tokens.append(f"{name} {obj.toString()}")
         elif kind == "java class":
@@ -279,7 +253,7 @@ class CatalystWalk:
         elif kind != "nothing" and not untyped(self, obj, name):
             self.give_up_on(f"an object of class {name}", obj)
 
-    def _lambda(self, obj: JavaObject) -> None:
+    def _lambda(self, obj: Any) -> None:
         """Append a JVM function: code name and captured values. Only Spark's own are resolved."""
         proxy = self.jvm.lambda_proxy(obj)
         if proxy is None:
@@ -353,16 +327,14 @@ class CatalystWalk:
         self.tokens += [f"{tag} {len(values)}", *sorted(digests)]
 
     def columns(self, node: Any) -> None:
-        """Append the output of a leaf, in fewer calls than `visit` takes for each column."""
+        """Append the output of a leaf, by the JSON of its schema."""
         output = node.output()
         try:
             fields = json.loads(str(node.schema().json()))["fields"]
         except JVM_ERRORS:  # a type without a JSON form
             self._many("columns", items(output))
             return
-        names = ", ".join(f"{re.escape(field['name'])}#(\\d+)L?" for field in fields)
-        printed = re.fullmatch(rf"\w+\({names}\)", str(output.toString()))
-        numbers = printed.groups() if printed else [one.exprId().id() for one in items(output)]
+        numbers = [one.exprId().id() for one in items(output)]
         self.tokens.append(f"columns {len(fields)}")
         for field, number in zip(fields, map(int, numbers), strict=True):
             if ("expr", number) not in self.numbers:
@@ -372,8 +344,7 @@ class CatalystWalk:
 
     def _attribute(self, obj: Any) -> None:
         """Append name, type and number at the first appearance, later only the number."""
-        at_end = ID_AT_END.search(obj.toString())
-        number = int(at_end[1]) if at_end else int(obj.exprId().id())
+        number = int(obj.exprId().id())
         if ("expr", number) not in self.numbers:
             self.tokens.append(f"attribute {self.name(obj.name())}")
             self.visit(obj.dataType())

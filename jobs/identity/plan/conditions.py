@@ -86,7 +86,7 @@ class Conditions:
         self, node: Any, conditions: Sequence[Any]
     ) -> Iterator[tuple[Any, list[Any]]]:
         name = self._jvm.class_name(node)
-        children = self._jvm.children(node, name)
+        children = items(node.children())
         if not children:
             yield node, list(conditions)
         is_filter = simple_name(name) == "Filter"

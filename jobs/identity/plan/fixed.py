@@ -10,11 +10,12 @@ has cached are taken into the plan, too.
 from collections.abc import Iterator
 from typing import Any
 
-from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.plan import delta, iceberg
 from durable_shuffle.jobs.identity.plan.conditions import Conditions
+from durable_shuffle.jobs.identity.plan.deep import deep_plans
+from durable_shuffle.jobs.identity.plan.document import is_object
 from durable_shuffle.jobs.identity.plan.files import is_file_relation, usable
 from durable_shuffle.jobs.identity.plan.jvm import (
     JVM_ERRORS,
@@ -32,6 +33,7 @@ _EXPRESSION = "org.apache.spark.sql.catalyst.expressions.Expression"
 _SUBQUERY = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
 
+@deep_plans()
 def fixed_frame(df: DataFrame) -> DataFrame:
     """Return the same query over one version of each table that it reads; `df` does not change.
 
@@ -208,7 +210,7 @@ class _Fixing:
     def _value(self, value: Any) -> Any:
         """Return an argument with fixed subqueries; children of the node are left as they are."""
         jvm = self._jvm
-        if not isinstance(value, JavaObject):
+        if not is_object(value):
             return value
         if jvm.is_a(value, _EXPRESSION):
             return self._expression(value)

@@ -27,6 +27,7 @@ from durable_shuffle.jobs.identity.functions.user_code import (
 )
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, set_field
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import array_inside, broadcasts
 
 if TYPE_CHECKING:
@@ -100,11 +101,11 @@ def _prove(node: Any, command: bytes, held: bytes, identity: FunctionIdentity | 
     checked = checked_command(command, identity.modules, ear, _code_of(identity))
     if checked == held:
         return
-    other = context._jvm.SimplePythonFunction(  # noqa: SLF001
+    other = classes_of(context).SimplePythonFunction(
         *(bytearray(checked), variables, includes, node.pythonExec(), node.pythonVer()),
         *(node.broadcastVars(), node.accumulator()),
     )
-    set_field(context._jvm, node, "command", other.command())  # noqa: SLF001
+    set_field(classes_of(context), node, "command", other.command())
 
 
 def _code_of(identity: FunctionIdentity) -> tuple[str, ...]:

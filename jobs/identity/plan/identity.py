@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.zones import zone_of_process
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.files import ListedFiles
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
@@ -31,7 +32,6 @@ from durable_shuffle.jobs.identity.plan.settings import (
     cached_settings,
     settings_digest,
 )
-from durable_shuffle.jobs.identity.plan.tree_walk import TreeWalk
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class PlanIdentity:
     """The files that are read, to be asked again behind the last of their rows."""
 
 
+@deep_plans()
 def identify_plan(df: DataFrame, known: KnownRdds) -> PlanIdentity:
     """Return the identity of a classic, non-streaming DataFrame. Runs no job.
 
@@ -67,13 +68,13 @@ def identify_plan(df: DataFrame, known: KnownRdds) -> PlanIdentity:
     whose content changes, but not its path, length, modification time and tag, is not noticed.
     """
     jvm = Jvm(df.sparkSession.sparkContext)
-    walk = TreeWalk(jvm)
+    walk = CatalystWalk(jvm)
     leaves = PlanLeaves(walk, known)
     functions = PlanFunctions(walk)
     execution = jvm.fresh_execution(df)
     plan = execution.withCachedData()
     leaves.conditions.learn(plan)
-    walk.visit(plan)
+    walk.visit(jvm.seen(plan))
     settings = settings_digest(jvm, java_session(df))
     components = {
         **leaves.components(),

@@ -1,11 +1,10 @@
 """Calls into the JVM: those of the identity walk, and small ones that engine and queries use too.
 
-A call over py4j costs 0.05 to 0.2 ms, and each `jvm.some.package.Class` takes several calls. So
-methods that are called often are looked up once, here. Nothing here changes a session.
+A call over py4j costs 0.05 to 0.2 ms. Nothing here changes a session.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -14,7 +13,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.identity.plan.mapped import Mapped
+from durable_shuffle.jobs.identity.plan.document import COLUMN_NAMES, KINDS, Seen, document
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import argument_names, scala_iterator, sql_class
 
 JVM_ERRORS = (Py4JError, PySparkException)
@@ -28,10 +28,6 @@ class UnknownInternalsError(Py4JError):  # type: ignore[misc]
     """The JVM has other classes than those that are known here."""
 
 
-_SHAPES = ("LeafLike", "UnaryLike", "BinaryLike")
-"""Traits of `org.apache.spark.sql.catalyst.trees` that say what the children of a node are."""
-
-
 @dataclass(slots=True)
 class KnownClass:
     """What is the same for all objects of a class; None where nobody asked yet."""
@@ -39,19 +35,14 @@ class KnownClass:
     kind: str | None = None
     fields: tuple[str, ...] | None = None
     """Names of the constructor arguments."""
-    shape: str | None = None
-    """One of `_SHAPES`; "" if it is a tree node of another shape."""
     curried: bool = True
     """Whether a tree node may have a second parameter list."""
-    is_plan: bool | None = None
-    """Whether it is a physical operator."""
-    is_logical: bool | None = None
-    """Whether it is a logical operator."""
+    belongs: dict[str, bool] = field(default_factory=dict)
+    """Whether its objects are of another class."""
 
 
 _OWN_CLASSES: WeakKeyDictionary[SparkContext, dict[str, KnownClass]] = WeakKeyDictionary()
 """What is known about the classes of Spark's own jars, which are the same while Spark runs."""
-_MAPPED: WeakKeyDictionary[SparkContext, Mapped] = WeakKeyDictionary()
 
 
 class Jvm:
@@ -59,34 +50,34 @@ class Jvm:
 
     def __init__(self, context: SparkContext) -> None:
         self.context = context
-        self.root: Any = cast("Any", context)._jvm  # noqa: SLF001
-        self._file = self._class("java.io.File")
+        self.root: Any = classes_of(context)
+        self._file = getattr(self.root, "java.io.File")
         self._jars: dict[str, str] = {}
         self._jars_of_paths: dict[str, str] = {}
         self._own_folder = ""
         self._own_classes = _OWN_CLASSES.setdefault(context, {})
         self._other_classes: dict[str, KnownClass] = {}
-        # kept, because py4j asks the JVM each time a static method is looked up by name
-        self._get_name = self._class("org.apache.commons.lang3.ClassUtils").getName
-        self._is_instance_of = self._class("py4j.reflection.TypeUtil").isInstanceOf
-        self._string_of = self._class("scala.runtime.ScalaRunTime").stringOf
-        self._to_seq = self._class("org.apache.spark.api.python.PythonUtils").toSeq
-        self.identity_hash = self._class("java.lang.System").identityHashCode
+        self._get_name = getattr(self.root, "org.apache.commons.lang3.ClassUtils").getName
+        self._is_instance_of = getattr(self.root, "py4j.reflection.TypeUtil").isInstanceOf
+        self._string_of = getattr(self.root, "scala.runtime.ScalaRunTime").stringOf
+        self._to_seq = getattr(self.root, "org.apache.spark.api.python.PythonUtils").toSeq
+        self._identity_hash = getattr(self.root, "java.lang.System").identityHashCode
 
     def class_name(self, obj: Any) -> str:
         """Return the full class name of a JVM object."""
-        return str(self._get_name(obj))
+        return obj.seen_class.name if isinstance(obj, Seen) else str(self._get_name(obj))
 
-    @property
-    def mapped(self) -> Mapped:
-        """What asks all elements of a list, or all nodes of a tree, at once."""
-        if self.context not in _MAPPED:
-            _MAPPED[self.context] = Mapped(self.root)
-        return _MAPPED[self.context]
+    def seen(self, obj: Any, *, tree_alone: bool = False) -> Any:
+        """Return an object with all that is below it, in a few calls; see `document`.
 
-    def is_own(self, name: str) -> bool:
-        """Return whether a class is known to be in one of Spark's own jars."""
-        return name in self._own_classes
+        It is the object itself, to be asked call by call, where the JVM cannot write documents.
+        """
+        if isinstance(obj, Seen):
+            return obj
+        try:
+            return document(self.root, obj, tree_alone=tree_alone)
+        except JVM_ERRORS:
+            return obj
 
     def known(self, name: str) -> KnownClass:
         """Return what is known about a class, to be completed."""
@@ -97,35 +88,26 @@ class Jvm:
         """Return the names of a Product's constructor arguments; `name` is that of its class."""
         known = self.known(name)
         if known.fields is None:
-            known.fields = tuple(argument_names(self.root, obj))
+            seen = obj.seen_class.fields if isinstance(obj, Seen) else None
+            known.fields = seen or tuple(argument_names(self.root, obj))
         return known.fields
 
-    def children(self, node: Any, name: str = "") -> list[Any]:
-        """Return the children of a plan node or an expression.
-
-        Args:
-            name: of the node's class, if it is known.
-        """
-        shape = self.shape(node, name or self.class_name(node))
-        if shape == "LeafLike":
-            return []
-        if shape == "UnaryLike":
-            return [node.child()]
-        if shape == "BinaryLike":
-            return [node.left(), node.right()]
-        return items(node.children())
-
-    def shape(self, node: Any, name: str) -> str:
-        """Return the one of `_SHAPES` that the class of a tree node has, "" if it has none."""
-        known = self.known(name)
-        if known.shape is None:
-            trees = "org.apache.spark.sql.catalyst.trees."
-            shapes = (shape for shape in _SHAPES if self.is_a(node, trees + shape))
-            known.shape = next(shapes, "")
-        return known.shape
+    def identity_hash(self, obj: Any) -> int:
+        """Return a number that is the same for the same object; rarely also for another one."""
+        return obj.seen_hash if isinstance(obj, Seen) else int(self._identity_hash(obj))
 
     def is_a(self, obj: Any, full_name: str) -> bool:
         """Return whether a JVM object is an instance of a class; False if no such class exists."""
+        if not isinstance(obj, Seen):
+            return self._is_instance(obj, full_name)
+        if full_name in KINDS:
+            return full_name in obj.seen_class.kinds
+        belongs = self.known(obj.seen_class.name).belongs
+        if full_name not in belongs:
+            belongs[full_name] = self._is_instance(obj, full_name)
+        return belongs[full_name]
+
+    def _is_instance(self, obj: Any, full_name: str) -> bool:
         try:
             return bool(self._is_instance_of(full_name, obj))
         except JVM_ERRORS:  # no such class in this Spark version
@@ -162,10 +144,7 @@ class Jvm:
     def array(self, name: str, length: int) -> Any:
         """Return a Java array of a class."""
         gateway: Any = cast("Any", self.context)._gateway  # noqa: SLF001
-        return gateway.new_array(self._class(name), length)
-
-    def _class(self, name: str) -> Any:
-        return getattr(self.root, name)  # one call; with dots, each package takes one
+        return gateway.new_array(getattr(self.root, name), length)
 
     def fresh_execution(self, df: DataFrame) -> Any:
         """Return a new QueryExecution over the DataFrame's analyzed plan.
@@ -200,16 +179,19 @@ class Jvm:
         if name in self._own_classes:
             return ""
         if name not in self._jars:
-            self._jars[name] = self._jar(obj.getClass())
+            self._jars[name] = self._jar(obj)
             if not self._jars[name]:
                 self._own_classes[name] = self.known(name)
         return self._jars[name]
 
-    def _jar(self, java_class: Any) -> str:
-        source = java_class.getProtectionDomain().getCodeSource()
-        if source is None:
+    def _jar(self, obj: Any) -> str:
+        if isinstance(obj, Seen):
+            path = obj.seen_class.jar
+        else:
+            source = obj.getClass().getProtectionDomain().getCodeSource()
+            path = "" if source is None else str(source.getLocation().getPath())
+        if not path:
             return "no jar"
-        path = str(source.getLocation().getPath())
         if path not in self._jars_of_paths:
             self._jars_of_paths[path] = self._foreign(path)
         return self._jars_of_paths[path]
@@ -242,12 +224,12 @@ class Jvm:
 
     def has_field(self, obj: Any, name: str) -> bool:
         """Return whether the object's class or a superclass has this field."""
-        fields = self.root.org.apache.commons.lang3.reflect.FieldUtils
+        fields = getattr(self.root, "org.apache.commons.lang3.reflect.FieldUtils")
         return fields.getField(obj.getClass(), name, True) is not None  # noqa: FBT003
 
     def call(self, obj: Any, name: str) -> Any:
         """Call a method without arguments, even if it or its class is not public."""
-        methods = self.root.org.apache.commons.lang3.reflect.MethodUtils
+        methods = getattr(self.root, "org.apache.commons.lang3.reflect.MethodUtils")
         return methods.invokeMethod(obj, True, name)  # noqa: FBT003
 
     def member(self, obj: Any, *names: str) -> Any:
@@ -309,15 +291,45 @@ def set_field(root: Any, jvm_object: Any, name: str, value: Any, *, of: str = ""
 
 
 def items(seq: Any) -> list[Any]:
-    """Return a Scala Seq as a list, with one call per element."""
-    return [seq.apply(i) for i in range(seq.size())]
+    """Return a Scala Seq as a list; one that was not seen costs one call per element."""
+    seen = seq.seen_elements() if isinstance(seq, Seen) else None
+    return list(seen) if seen is not None else [seq.apply(i) for i in range(seq.size())]
+
+
+def elements(collection: Any) -> list[Any]:
+    """Return the elements of a Scala collection of any kind; of a map, its pairs."""
+    seen = collection.seen_elements() if isinstance(collection, Seen) else None
+    return list(seen) if seen is not None else items(collection.iterator().toSeq())
+
+
+def class_name(obj: Any) -> str:
+    """Return the full class name of a JVM object."""
+    return obj.seen_class.name if isinstance(obj, Seen) else str(obj.getClass().getName())
+
+
+def column_names(plan: Any) -> list[str]:
+    """Return the names of a plan's columns."""
+    if isinstance(plan, Seen) and plan.seen_answers(COLUMN_NAMES):
+        return list(plan.seen_answer(COLUMN_NAMES).seen_elements())
+    return [str(name) for name in plan.schema().fieldNames()]
 
 
 def every(node: Any) -> Iterator[Any]:
     """Yield a plan node or an expression, then all nodes below it. Subqueries are not below."""
-    yield node
-    for child in items(node.children()):
-        yield from every(child)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(items(node.children()))
+
+
+def every_with_subqueries(plan: Any) -> Iterator[Any]:
+    """Yield the operators of a logical plan, and those of the subqueries in their expressions."""
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed([*items(node.children()), *items(node.subqueries())])
 
 
 def simple_name(class_name: str) -> str:

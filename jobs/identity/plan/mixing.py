@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     _parse_datatype_json_string,
 )
 
+from durable_shuffle.jobs.identity.plan.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
 
 _LEAVES = frozenset(
@@ -100,6 +101,7 @@ _TAKES_FIRST = "TakeOrderedAndProjectExec"
 _RDD_SCANS = frozenset({"RDDScanExec", "ExternalRDDScanExec"})
 
 
+@deep_plans()
 def why_not_mixed(
     jvm: Jvm,
     plan: Any,
@@ -172,7 +174,7 @@ class _Look:
             return False
         if name == _TAKES_FIRST:
             self.names.add("rows that tie in ORDER BY with LIMIT")
-        ordered = [self.at(child, below=below) for child in self._jvm.children(node, full_name)]
+        ordered = [self.at(child, below=below) for child in items(node.children())]
         if below:
             self._operator(node, name, in_order=all(ordered))
         keeps = name in _WRAPPERS or name in _IN_ORDER or name in _LEAVES
@@ -186,7 +188,7 @@ class _Look:
                 self.names.add(f"the bounds of a native exchange ({kind})")
             elif kind == "RoundRobinPartitioning" and not sorts:
                 self.names.add(f"a native exchange by turns with {_SORTS_FIRST}=false")
-        for child in self._jvm.children(node, full_name):
+        for child in items(node.children()):
             self.at(child, below=True)
 
     def _cached(self, scan: Any, *, below: bool) -> bool:

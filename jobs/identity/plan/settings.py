@@ -225,7 +225,7 @@ def split_settings(spark: SparkSession) -> dict[str, str]:
 
 def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:
     full_name = jvm.class_name(node)
-    name, children = simple_name(full_name), jvm.children(node, full_name)
+    name, children = simple_name(full_name), items(node.children())
     if name not in _TRANSPARENT:
         parts.append(f"{name} {len(children)}")
     if not children:

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaObject
-
+from durable_shuffle.jobs.identity.plan.document import is_object
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, items
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def literal(walk: "CatalystWalk", obj: Any) -> None:
 
 def _typed(walk: "CatalystWalk", value: Any, data_type: Any) -> None:
     """Append the tokens of a value of a known type."""
-    if not isinstance(value, JavaObject):
+    if not is_object(value):
         walk.visit(value)
     elif walk.jvm.is_a(value, _ARRAY):
         element_type = data_type.elementType()

@@ -173,6 +173,13 @@ def argument_names(jvm: Any, product: Any) -> list[str]:
     return str(names.mkString("\n")).split("\n") if product.productArity() else []
 
 
+@lru_cache(maxsize=64)
+def argument_counts(jvm: Any, name: str) -> tuple[int, ...]:
+    """Return how many arguments each constructor of a class takes."""
+    constructors = getattr(jvm, "java.lang.Class").forName(name).getConstructors()
+    return tuple(int(constructor.getParameterCount()) for constructor in constructors)
+
+
 def newest_form(jvm: Any, name: str, *forms: Sequence[Any]) -> Any:
     """Return a new object of a class whose constructor differs between versions.
 
@@ -182,13 +189,12 @@ def newest_form(jvm: Any, name: str, *forms: Sequence[Any]) -> Any:
     Raises:
         IncompatibleError: the constructor takes another number.
     """
-    constructors = getattr(jvm, "java.lang.Class").forName(name).getConstructors()
-    counts = [int(constructor.getParameterCount()) for constructor in constructors]
+    counts = argument_counts(jvm, name)
     for arguments in forms:
         if len(arguments) in counts:
             return getattr(jvm, name)(*arguments)
     known = ", ".join(str(len(form)) for form in forms)
     raise IncompatibleError(
-        f"this Spark's {name} takes {counts} arguments, expected one of {known}: PySpark 3.5 and "
-        "4.0 to 4.3 are supported"
+        f"this Spark's {name} takes {list(counts)} arguments, expected one of {known}: PySpark 3.5 "
+        "and 4.0 to 4.3 are supported"
     )

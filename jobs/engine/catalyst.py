@@ -26,7 +26,13 @@ from durable_shuffle.jobs.identity.plan.jvm import (
 )
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
-from durable_shuffle.jobs.spark_versions import appended, newest_form, sql_class, tags_of_session
+from durable_shuffle.jobs.spark_versions import (
+    appended,
+    argument_counts,
+    newest_form,
+    sql_class,
+    tags_of_session,
+)
 
 _SHUFFLE = "ShuffleExchangeExec"
 _PARTITIONS_APART = frozenset({"UnionExec", "CoalesceExec", "CartesianProductExec"})
@@ -37,8 +43,9 @@ def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSessi
     """Return a clone of the session that plans without adaptive execution, with `conf` on top."""
     clone = spark._jsparkSession.cloneSession()  # noqa: SLF001
     settings = {"spark.sql.adaptive.enabled": "false", **conf}
+    given = clone.conf()
     for key, value in settings.items():
-        clone.conf().set(key, value)
+        given.set(key, value)
     return SparkSession(spark.sparkContext, clone)
 
 
@@ -255,8 +262,8 @@ def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
 def _with_defaults(jvm: Any, name: str, *arguments: Any) -> Any:
     """Return a new logical operator whose other arguments have their default values."""
     full_name = f"org.apache.spark.sql.catalyst.plans.logical.{name}"
-    (constructor,) = getattr(jvm, "java.lang.Class").forName(full_name).getConstructors()
-    numbers = range(len(arguments) + 1, int(constructor.getParameterCount()) + 1)
+    (count,) = argument_counts(jvm, full_name)
+    numbers = range(len(arguments) + 1, count + 1)
     companion = module(jvm, full_name) if numbers else None
     defaults = [getattr(companion, f"$lessinit$greater$default${number}")() for number in numbers]
     return getattr(jvm, full_name)(*arguments, *defaults)

@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from durable_shuffle.jobs.identity.plan.document import TREE_ALONE
 from durable_shuffle.jobs.identity.plan.jvm import (
     Jvm,
     analyzed_plan,
@@ -173,7 +174,7 @@ def _observed(df: Any) -> str:
     """Return the name of an observation inside the plan, "" if there is none."""
     if hasattr(df, "_jdf"):
         jvm = Jvm(df.sparkSession.sparkContext)
-        nodes = every_with_subqueries(jvm.seen(analyzed_plan(df), tree_alone=True))
+        nodes = every_with_subqueries(jvm.seen(analyzed_plan(df), TREE_ALONE))
         names = (
             str(node.name()) for node in nodes if simple_name(jvm.class_name(node)) == _OBSERVED
         )

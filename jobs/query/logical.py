@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.identity.plan.document import TREE_ALONE
 from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
 from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
@@ -186,7 +187,7 @@ class LogicalPlan:
         def read(one: Any) -> _Operator:
             return _Operator(one, self._hash(one), [read(child) for child in items(one.children())])
 
-        return read(self._jvm.seen(plan, tree_alone=True))
+        return read(self._jvm.seen(plan, TREE_ALONE))
 
     def _hash(self, jvm_object: Any) -> int:
         """Return a number that is the same for the same object; rarely also for another one."""

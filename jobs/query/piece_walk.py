@@ -150,7 +150,7 @@ class _PhysicalLeaves(PlanLeaves):
         self._walk.unordered("partition filters", items(self._element(node, "partitionFilters")))
         self._walk.unordered("data filters", items(self._element(node, "dataFilters")))
         for number in (node.optionalBucketSet(), node.optionalNumCoalescedBuckets()):
-            self._walk.tokens.append(str(number.toString()))
+            self._walk.tokens.append(str(number.toString()) if number.isDefined() else "None")
         self._walk.tokens.append(str(node.disableBucketedScan()))
         filters = [*items(node.partitionFilters()), *items(node.dataFilters())]
         self._file_relation(node.relation(), [usable(self._jvm, node, filters)])

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.engine.tasks import ID_COLUMN
+from durable_shuffle.jobs.identity.plan.document import OPERATORS
 from durable_shuffle.jobs.identity.plan.jvm import (
     Jvm,
     analyzed_plan,
@@ -98,21 +99,23 @@ def read_tree(jvm: Jvm, plan: Any, cut_of_rdd: Mapping[int, Any] | None = None) 
         node = Node(plan, full_name, simple_name(full_name), number)
         known[number] = node
         if node.name in (REUSED, "ReusedSubqueryExec"):
-            node.target = read(jvm.seen(plan.child()))
+            node.target = read(jvm.seen(plan.child(), OPERATORS))
         else:
             node.children = [read(child) for child in items(plan.children())]
         if node.name in SUBQUERIES:
             node.prunes = str(plan.name()).startswith("dynamicpruning")
         if node.name in _BUILDING:
             node.build_side = str(plan.buildSide().toString())
-        node.subqueries = [read(jvm.seen(subquery)) for subquery in items(plan.subqueries())]
+        node.subqueries = [
+            read(jvm.seen(subquery, OPERATORS)) for subquery in items(plan.subqueries())
+        ]
         if cut_of_rdd and node.name == "RDDScanExec":
             node.cut = cut_of_rdd.get(int(plan.rdd().id()))
         if node.name in (SHUFFLE, REUSED, "UnionExec") or node.cut is not None:
             node.partitioning = plan.outputPartitioning()
         return node
 
-    return read(jvm.seen(plan))
+    return read(jvm.seen(plan, OPERATORS))
 
 
 def path_to(root: Node, wanted: Node) -> list[Node] | None:

@@ -91,7 +91,7 @@ def fingerprints(shuffle: DurableShuffle, df: DataFrame) -> list[str]:
 @pytest.fixture
 def asked_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what makes every object be asked call by call, as in a JVM without a compiler."""
-    return lambda: monkeypatch.setattr(Jvm, "seen", lambda _, obj, **__: obj)
+    return lambda: monkeypatch.setattr(Jvm, "seen", lambda _, obj, *__: obj)
 
 
 def test_fingerprints_are_those_of_single_calls(

@@ -121,6 +121,8 @@ class CatalystWalk:
         """Append the tokens of a value."""
         if is_object(value):
             self._object(value)
+        elif isinstance(value, list):
+            self._many("array", value)
         elif value is None or isinstance(value, bool | int | float | str | bytes | Decimal):
             self.tokens.append(f"{type(value).__name__} {value!r}")
         else:

@@ -11,7 +11,7 @@ classes), and what the methods in `MEMBERS` return. Objects of other kinds are i
 import base64
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import lru_cache, partial
 from importlib.resources import files
@@ -74,6 +74,7 @@ _DEEP = (
     (EXPRESSIONS + "ExprId", "id"),
     ("org.apache.spark.sql.types.DataType", "json"),
     ("org.apache.spark.sql.types.DataType", "sql"),
+    ("org.apache.spark.sql.types.StructType", "fieldNames"),
     ("org.apache.spark.sql.types.Decimal", "toString"),
     ("org.apache.spark.sql.connector.expressions.Expression", "toString"),
     ("org.apache.spark.unsafe.types.CalendarInterval", "toString"),
@@ -86,18 +87,27 @@ _WITHIN = ("org.apache.spark.sql.catalyst.", _EXECUTION, "scala.Tuple")
 """Packages of the case classes whose arguments are in a document."""
 _APART = ("InternalRow", "util.ArrayData", "util.MapData")
 """Lists of these, which may be long, are not in a document."""
-_TREE_ALONE = "\n".join(
-    [*(f"kind {name}" for name in KINDS), *(f"member {of} {name}" for of, name in _SHALLOW)]
-)
+_NOTHING_BELOW = (LOGICAL,)
+"""Classes of which a physical plan's document has the objects alone: Spark keeps with each operator
+the logical one that it was planned for."""
+
+
+def _asking(members: Iterable[tuple[str, str]], *more: str) -> str:
+    lines = [f"kind {name}" for name in KINDS]
+    return "\n".join([*lines, *(f"member {of} {name}" for of, name in members), *more])
+
+
+_INSIDE = [
+    *(f"within {name}" for name in _WITHIN),
+    *(f"apart org.apache.spark.sql.catalyst.{name}" for name in _APART),
+]
+TREE_ALONE = _asking(_SHALLOW)
 """Asks for the operators of a plan, or the nodes of an expression."""
-_EVERYTHING = "\n".join(
-    [
-        *(f"kind {name}" for name in KINDS),
-        *(f"member {of} {name}" for of, name in _DEEP),
-        *(f"within {name}" for name in _WITHIN),
-        *(f"apart org.apache.spark.sql.catalyst.{name}" for name in _APART),
-    ]
+EVERYTHING = _asking(_DEEP, *_INSIDE)
+OPERATORS = _asking(
+    (*_DEEP, (PHYSICAL, "logicalLink")), *_INSIDE, *(f"closed {name}" for name in _NOTHING_BELOW)
 )
+"""Asks for a physical plan and all its expressions."""
 _OPENED = "a case class of which the document has the arguments"
 _BEFORE_MEMBERS = 3
 """A node is a list: number of its class, identity hash, elements, then what its methods return."""
@@ -127,17 +137,17 @@ def writer(root: Any) -> Callable[[Any, str], Any]:
     return cast("Callable[[Any, str], Any]", made.apply)
 
 
-def document(root: Any, obj: Any, *, tree_alone: bool = False) -> Any:
-    """Return an object of the JVM as one that was seen, with all that is below it.
+def document(root: Any, obj: Any, asked: str) -> Any:
+    """Return an object of the JVM as one that was seen, with what is below it.
 
     Args:
         root: from `classes_of`.
-        tree_alone: see only the children of each node, and the subqueries of each operator.
+        asked: `EVERYTHING`, `TREE_ALONE` or `OPERATORS`.
 
     Raises:
         Py4JError: see `writer`.
     """
-    return Document(writer(root)(obj, _TREE_ALONE if tree_alone else _EVERYTHING)).at(1)
+    return Document(writer(root)(obj, asked)).at(1)
 
 
 class ClassSeen:
@@ -190,9 +200,12 @@ class Document:
         return self._objects.get(number)
 
     def value(self, written: Any) -> Any:
-        """Return a value as py4j would."""
+        """Return a value as py4j would; of an array of objects, a list."""
         if isinstance(written, list):
-            return self.at(written[0])
+            seen = self.at(written[0])
+            is_array = seen.seen_class.name.startswith("[")
+            elements = seen.seen_elements() if is_array else None
+            return seen if elements is None else elements
         if isinstance(written, dict):
             ((kind, text),) = written.items()
             return _FORMS[kind](text)

@@ -39,7 +39,7 @@ _PARTITION = re.compile(r"^PartitionDirectory\((\[.*?\]),\w+\(", re.MULTILINE)
 _ONE_FILE = "FileStatusWithMetadata("
 _MTIME = "; modification_time="
 _LOCAL = "file:"
-_ASKED_ONE_BY_ONE = 8
+_ASKED_ONE_BY_ONE = 2
 """With more files in a folder, the folder is listed."""
 _AT_ONCE = 16
 
@@ -130,38 +130,40 @@ def _asked_again(jvm: Jvm, index: Any, paths: Sequence[str]) -> Mapping[str, tup
         conf = index.hadoopConf()  # with the options of the read
     except JVM_ERRORS:
         conf = jvm.context._jsc.hadoopConfiguration()  # noqa: SLF001
-    path_of = jvm.root.org.apache.hadoop.fs.Path
+    path_of = getattr(jvm.root, "org.apache.hadoop.fs.Path")
     folders = dict[str, list[str]]()
     for path in paths:
         folders.setdefault(path.rpartition("/")[0], []).append(path)
 
-    def one(path: str) -> tuple[int, int] | None:
-        at = path_of(path)
-        try:
-            found = at.getFileSystem(conf).getFileStatus(at)
-            return int(found.getLen()), int(found.getModificationTime())
-        except JVM_ERRORS:
-            return None
-
     def folder(item: tuple[str, list[str]]) -> dict[str, tuple[int, int]]:
         found = dict[str, tuple[int, int]]()
-        if len(item[1]) > _ASKED_ONE_BY_ONE:
-            at = path_of(item[0])
+        at, files = path_of(item[0]), item[1]
+        try:
+            storage = at.getFileSystem(conf)
+            if len(files) > _ASKED_ONE_BY_ONE:
+                listed = getattr(jvm.root, "java.util.Arrays").toString(storage.listStatus(at))
+                found |= _facts_of(str(listed))
+        except JVM_ERRORS:  # its files may be asked even so
+            storage = None
+        for path in files:
             try:
-                text = jvm.root.java.util.Arrays.toString(at.getFileSystem(conf).listStatus(at))
-            except JVM_ERRORS:  # its files may be asked even so
-                text = ""
-            for m in _STATUS.finditer(str(text)):
-                found[m["path"]] = int(m["length"]), int(m["mtime"])
-        for path in item[1]:
-            facts = found.get(path) or one(path)
-            if facts is not None:
-                found[path] = facts
+                if path not in found:
+                    one = path_of(path)
+                    status = (storage or one.getFileSystem(conf)).getFileStatus(one)
+                    found[path] = int(status.getLen()), int(status.getModificationTime())
+            except JVM_ERRORS:
+                continue
         return found
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         each = list(pool.map(folder, folders.items()))
     return {path: facts for of_folder in each for path, facts in of_folder.items()}
+
+
+def _facts_of(printed: str) -> dict[str, tuple[int, int]]:
+    """Return length and time of each file in a printed listing."""
+    found = _STATUS.finditer(printed)
+    return {m["path"]: (int(m["length"]), int(m["mtime"])) for m in found}
 
 
 def usable(jvm: Jvm, leaf: Any, conditions: Sequence[Any]) -> list[Any]:

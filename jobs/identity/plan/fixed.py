@@ -21,6 +21,7 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     JVM_ERRORS,
     Jvm,
     every,
+    every_with_subqueries,
     items,
     java_session,
     simple_name,
@@ -42,8 +43,7 @@ def fixed_frame(df: DataFrame) -> DataFrame:
     """
     jvm = Jvm(df.sparkSession.sparkContext)
     plan = jvm.fresh_execution(df).withCachedData()
-    tops = (plan, *items(plan.subqueriesAll()))
-    if not any(is_moving(jvm, leaf) for top in tops for leaf in items(top.collectLeaves())):
+    if not any(is_moving(jvm, node) for node in every_with_subqueries(jvm.seen(plan))):
         return df
     fixing = _Fixing(jvm)
     fixing.conditions.learn(plan)

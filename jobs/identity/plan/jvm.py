@@ -13,7 +13,13 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.identity.plan.document import COLUMN_NAMES, KINDS, Seen, document
+from durable_shuffle.jobs.identity.plan.document import (
+    COLUMN_NAMES,
+    EVERYTHING,
+    KINDS,
+    Seen,
+    document,
+)
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import argument_names, scala_iterator, sql_class
 
@@ -60,22 +66,21 @@ class Jvm:
         self._get_name = getattr(self.root, "org.apache.commons.lang3.ClassUtils").getName
         self._is_instance_of = getattr(self.root, "py4j.reflection.TypeUtil").isInstanceOf
         self._string_of = getattr(self.root, "scala.runtime.ScalaRunTime").stringOf
-        self._to_seq = getattr(self.root, "org.apache.spark.api.python.PythonUtils").toSeq
         self._identity_hash = getattr(self.root, "java.lang.System").identityHashCode
 
     def class_name(self, obj: Any) -> str:
         """Return the full class name of a JVM object."""
         return obj.seen_class.name if isinstance(obj, Seen) else str(self._get_name(obj))
 
-    def seen(self, obj: Any, *, tree_alone: bool = False) -> Any:
-        """Return an object with all that is below it, in a few calls; see `document`.
+    def seen(self, obj: Any, asked: str = EVERYTHING) -> Any:
+        """Return an object with what is below it, in a few calls; see `document`.
 
         It is the object itself, to be asked call by call, where the JVM cannot write documents.
         """
         if isinstance(obj, Seen):
             return obj
         try:
-            return document(self.root, obj, tree_alone=tree_alone)
+            return document(self.root, obj, asked)
         except JVM_ERRORS:
             return obj
 
@@ -139,7 +144,7 @@ class Jvm:
 
     def to_seq(self, values: Sequence[Any]) -> Any:
         """Return a Scala Seq."""
-        return self._to_seq(list(values))
+        return to_seq(self.root, values)
 
     def array(self, name: str, length: int) -> Any:
         """Return a Java array of a class."""
@@ -269,8 +274,11 @@ def java_session(df: DataFrame) -> Any:
 
 
 def to_seq(root: Any, values: Sequence[Any]) -> Any:
-    """Return a Scala Seq. `root` is a session's `_jvm`."""
-    return getattr(root, "org.apache.spark.api.python.PythonUtils").toSeq(list(values))
+    """Return a Scala Seq, in one call per value. `root` comes from `classes_of`."""
+    found = module(root, "scala.collection.immutable.Nil")
+    for value in reversed(values):
+        found = getattr(found, "$colon$colon")(value)
+    return found
 
 
 def module(root: Any, name: str) -> Any:
@@ -310,7 +318,7 @@ def class_name(obj: Any) -> str:
 def column_names(plan: Any) -> list[str]:
     """Return the names of a plan's columns."""
     if isinstance(plan, Seen) and plan.seen_answers(COLUMN_NAMES):
-        return list(plan.seen_answer(COLUMN_NAMES).seen_elements())
+        return list(plan.seen_answer(COLUMN_NAMES))
     return [str(name) for name in plan.schema().fieldNames()]
 
 

@@ -10,6 +10,7 @@ it is all that distinguishes two inputs.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -97,6 +98,8 @@ class PlanLeaves:
         self._chain = RddChain(walk)
         self._sources = Sources(walk)
         self.conditions = Conditions(walk.jvm)
+        self._settings: dict[int, tuple[Callable[[str], str | None], ...]] = {}
+        """Identity of a session -> what returns its settings, and those of the active session."""
         self.cached: list[Any] = []
         """Builders of the cached rows that the plan reads."""
         self.files: list[str] = []
@@ -171,9 +174,12 @@ class PlanLeaves:
 
         Spark asks the active session in some readers and the frame's own in others.
         """
-        active = self._jvm.module(sql_class_name("SparkSession")).active()
-        settings = (session.conf().get, active.conf().get)
-        for what in (*named_files(options), *left_out(options, settings)):
+        number = self._number(session)
+        if number not in self._settings:
+            active = self._jvm.module(sql_class_name("SparkSession")).active()
+            found = [one.conf() for one in (session, active)]
+            self._settings[number] = tuple(cache(conf.get) for conf in found)
+        for what in (*named_files(options), *left_out(options, self._settings[number])):
             self._walk.give_up(what)
 
     def _relation_v2(self, node: Any, name: str) -> None:
@@ -340,7 +346,7 @@ class PlanLeaves:
         self._walk.visit(node.varDef().currentValue())
 
     def _number(self, obj: Any) -> int:
-        return int(self._jvm.root.java.lang.System.identityHashCode(obj))
+        return self._jvm.identity_hash(obj)
 
     def _unknown_source(self, node: Any, name: str) -> None:
         self._head(node, name)

@@ -25,6 +25,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
     final java.util.List members = new java.util.ArrayList();
     final java.util.List within = new java.util.ArrayList();
     final java.util.List apart = new java.util.ArrayList();
+    final java.util.List closed = new java.util.ArrayList();
 
     Rules(String asked) {
       String[] lines = asked.split("\n");
@@ -35,6 +36,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
           members.add(new Object[] {classNamed(words[1]), words[2]});
         else if (words[0].equals("within")) within.add(words[1]);
         else if (words[0].equals("apart")) apart.add(classNamed(words[1]));
+        else if (words[0].equals("closed")) closed.add(classNamed(words[1]));
         else throw new IllegalArgumentException(lines[i]);
       }
     }
@@ -61,6 +63,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
     int number;
     final java.util.List asked = new java.util.ArrayList();
     boolean opened;
+    boolean closed;
 
     Known(Object value, Rules rules, StringBuilder out) {
       Class of = value.getClass();
@@ -80,9 +83,14 @@ public final class PlanDocument implements java.util.function.BiFunction {
         Object[] member = (Object[]) rules.members.get(i);
         if (member[0] != null && ((Class) member[0]).isAssignableFrom(of)) asked.add(member[1]);
       }
+      for (int i = 0; i < rules.closed.size(); i++) {
+        Class shut = (Class) rules.closed.get(i);
+        closed = closed || (shut != null && shut.isAssignableFrom(of));
+      }
+      if (closed) asked.clear();
       for (int i = 0; i < rules.within.size(); i++)
         opened = opened || of.getName().startsWith((String) rules.within.get(i));
-      opened = opened && value instanceof scala.Product;
+      opened = opened && !closed && value instanceof scala.Product;
       out.append(",[");
       comma = "";
       for (int i = 0; i < asked.size(); i++) {

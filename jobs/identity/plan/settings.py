@@ -23,6 +23,7 @@ from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.exclusions import names
 from durable_shuffle.jobs.identity.functions.zones import zone_of_process
 from durable_shuffle.jobs.identity.plan import iceberg
+from durable_shuffle.jobs.identity.plan.document import TREE_ALONE
 from durable_shuffle.jobs.identity.plan.harmless import (
     DEPLOYMENT,
     HADOOP,
@@ -205,7 +206,7 @@ def plan_splits(jvm: Jvm, plan: Any, more: Sequence[str] = ()) -> str:
         more: further texts that decide which rows a producer reads.
     """
     parts = list(more)
-    _collect(jvm, plan, parts)
+    _collect(jvm, jvm.seen(plan, TREE_ALONE), parts)
     return hex_digest(parts)
 
 

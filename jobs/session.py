@@ -29,6 +29,8 @@ from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.connect import ConnectEngine
 from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.explain import Calls
+from durable_shuffle.jobs.identity.plan.document import compile_ahead
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
 from durable_shuffle.jobs.outcome import tell_end, tell_job
@@ -158,6 +160,8 @@ class DurableShuffle(Calls, StoredStages):
         self._url = url or conf.get("url") or default_url(spark)
         patience = settings.storage_call_seconds
         task_storage = open_storage(self._url, storage_options, call_seconds=patience)
+        if not is_connect(spark):
+            compile_ahead(classes_of(spark))
         ship(spark)
         compared = clock if type(clock) is SystemClock else None  # a test has a time of its own
         storage, ahead = preflight(spark, task_storage, job, ids, compared)

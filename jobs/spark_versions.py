@@ -110,24 +110,6 @@ def is_scala_212(jvm: Any) -> bool:
     return "2.12." in str(getattr(jvm, "scala.util.Properties").versionString())
 
 
-def sequence_name(jvm: Any) -> str:
-    """Return the class that Scala's `Seq` means."""
-    return "scala.collection.Seq" if is_scala_212(jvm) else "scala.collection.immutable.Seq"
-
-
-def sized_name(jvm: Any) -> str:
-    """Return the class that has the method `size` of a Seq."""
-    return "scala.collection.SeqLike" if is_scala_212(jvm) else "scala.collection.SeqOps"
-
-
-def mapping_arguments(jvm: Any) -> tuple[Any, ...]:
-    """Return what `map` and `flatMap` of a Seq take behind the function."""
-    if not is_scala_212(jvm):
-        return ()
-    lists = getattr(getattr(jvm, "scala.collection.immutable.List$"), "MODULE$")
-    return (lists.canBuildFrom(),)
-
-
 def array_inside(jvm: Any, seq: Any) -> Any:
     """Return the Java array that a Scala Seq wraps.
 

@@ -10,8 +10,10 @@ classes), and what the methods in `MEMBERS` return. Objects of other kinds are i
 
 import base64
 import json
+import threading
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache, partial
 from importlib.resources import files
@@ -108,6 +110,7 @@ OPERATORS = _asking(
     (*_DEEP, (PHYSICAL, "logicalLink")), *_INSIDE, *(f"closed {name}" for name in _NOTHING_BELOW)
 )
 """Asks for a physical plan and all its expressions."""
+_compiling = threading.Lock()
 _OPENED = "a case class of which the document has the arguments"
 _BEFORE_MEMBERS = 3
 """A node is a list: number of its class, identity hash, elements, then what its methods return."""
@@ -119,7 +122,6 @@ def java_text() -> str:
     return source.read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=4)
 def writer(root: Any) -> Callable[[Any, str], Any]:
     """Return the JVM's function that writes documents. It is compiled once per JVM.
 
@@ -129,9 +131,25 @@ def writer(root: Any) -> Callable[[Any, str], Any]:
     Raises:
         Py4JError: this Spark has no compiler, or the source does not compile with it.
     """
+    with _compiling:
+        return _compiled(root)
+
+
+def compile_ahead(root: Any) -> None:
+    """Start to compile what writes documents; in a cold JVM it takes some tenths of a second."""
+    name = "durable-shuffle-plans"
+    threading.Thread(target=_try_to_compile, args=(root,), name=name, daemon=True).start()
+
+
+def _try_to_compile(root: Any) -> None:
+    with suppress(Exception):  # whoever needs it meets the error
+        writer(root)
+
+
+@lru_cache(maxsize=4)
+def _compiled(root: Any) -> Callable[[Any, str], Any]:
     compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
-    thread = getattr(root, "java.lang.Thread").currentThread()
-    compiler.setParentClassLoader(thread.getContextClassLoader())
+    compiler.setParentClassLoader(getattr(root, "java.lang.Class").forName(TREE).getClassLoader())
     compiler.cook(java_text())
     made = compiler.getClassLoader().loadClass("PlanDocument").newInstance()
     return cast("Callable[[Any, str], Any]", made.apply)

@@ -51,7 +51,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
 
     private static Class classNamed(String name) {
       try {
-        return Class.forName(name, false, Thread.currentThread().getContextClassLoader());
+        return Class.forName(name, false, PlanDocument.class.getClassLoader());
       } catch (ClassNotFoundException missing) {
         return null;
       }

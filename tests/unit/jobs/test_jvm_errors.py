@@ -1,5 +1,6 @@
 """PySpark turns some errors of the JVM into its own: an input stays unresolved, nothing fails."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, IllegalArgumentException
 
-from durable_shuffle.jobs.identity.plan import functions, moving
+from durable_shuffle.jobs.identity.plan import document, functions, moving
+from durable_shuffle.jobs.identity.plan import jvm as jvm_module
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.jvm import Jvm
 
@@ -51,3 +53,27 @@ def test_no_class_has_no_objects(failing: Any) -> None:
     jvm.module = lambda _: SimpleNamespace(getSerializationProxy=failing)  # type: ignore[method-assign]
     assert jvm.is_a(object(), "org.apache.spark.Missing") is False
     assert jvm.lambda_proxy(object()) is None
+
+
+def test_without_a_compiler_objects_are_asked_alone(
+    failing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spark without Janino, or with other classes than the Java text names."""
+    monkeypatch.setattr(jvm_module, "document", failing)
+    jvm = object.__new__(Jvm)
+    jvm.root = SimpleNamespace()
+    plan = SimpleNamespace()
+    assert jvm.seen(plan) is plan
+
+
+def test_compiling_ahead_fails_in_silence(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan that needs it meets the error, and asks call by call."""
+    tried = threading.Event()
+
+    def compiled(root: object) -> None:
+        tried.set()
+        failing()
+
+    monkeypatch.setattr(document, "_compiled", compiled)
+    document.compile_ahead(SimpleNamespace())
+    assert tried.wait(10)

@@ -56,6 +56,8 @@ T = TypeVar("T")
 
 PROTOCOLS = ("hdfs", "viewfs")
 _LIBRARY = "hdfs_native"
+_LISTINGS = 3
+"""Tries of a listing during which a folder came or went."""
 _AT_ONCE = 16
 """Most requests of one call in flight."""
 _PLAIN_FAILOVER = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
@@ -261,14 +263,20 @@ class HdfsStorage:
         """Return what stands below a folder, sorted by path; nothing if there is no such folder."""
         path = self._path(prefix).rstrip("/")
         with storage_errors(self._place, "list", prefix, write=False):
-            try:
-                found = _tried(lambda: list(self._client().list_status(path, deep)))
-            except (FileNotFoundError, ValueError) as error:
-                with suppress(FileNotFoundError):
-                    if _tried(lambda: self._client().get_file_info(path)).isdir:
-                        raise ConnectionError(str(error)) from None  # a folder went meanwhile
-                return ()
-        return sorted(found, key=lambda status: str(status.path))
+            missed = ""
+            for _ in range(_LISTINGS):
+                try:
+                    found = _tried(lambda: list(self._client().list_status(path, deep)))
+                except (FileNotFoundError, ValueError) as error:
+                    missed = str(error)
+                    try:
+                        if not _tried(lambda: self._client().get_file_info(path)).isdir:
+                            return ()
+                    except FileNotFoundError:
+                        return ()
+                else:
+                    return sorted(found, key=lambda status: str(status.path))
+            raise ConnectionError(missed)  # folders come and go
 
     def _client(self) -> Any:
         what = (self._url, self._options)

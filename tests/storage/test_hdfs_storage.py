@@ -78,6 +78,35 @@ def test_the_hidden_files_of_writers_are_found_and_deleted(storage: HdfsStorage)
     assert storage.read("job/a") == b"1"
 
 
+@pytest.mark.parametrize("misses", [1, 2, 3])
+def test_a_folder_that_comes_during_a_listing_is_listed(
+    storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch, misses: int
+) -> None:
+    """The namenode says that it is not there, and then that it is: missing never reads as empty."""
+    storage.put("job/a", [b"1"])
+    client = storage._client()
+    asked = 0
+
+    class Late:
+        def __getattr__(self, name: str) -> object:
+            return getattr(client, name)
+
+        def list_status(self, path: str, recursive: bool) -> object:
+            nonlocal asked
+            asked += 1
+            if asked <= misses:
+                raise FileNotFoundError(path)
+            return client.list_status(path, recursive)
+
+    monkeypatch.setattr(storage, "_client", Late)
+    if misses == 3:
+        with pytest.raises(UnavailableError):
+            list(storage.list("job/"))
+    else:
+        assert [info.key for info in storage.list("job/")] == ["job/a"]
+    assert asked == min(misses + 1, 3)
+
+
 def test_empty_folders_go_and_full_ones_stay(storage: HdfsStorage) -> None:
     """They would fill the namenode's memory."""
     storage.put("job/a/b/c", [b"1"])

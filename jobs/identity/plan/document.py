@@ -105,6 +105,8 @@ _INSIDE = [
 ]
 TREE_ALONE = _asking(_SHALLOW)
 """Asks for the operators of a plan, or the nodes of an expression."""
+LEAVES = _asking(_SHALLOW, f"within {_EXECUTION}datasources.")
+"""Asks for the same, and which relations the leaves read."""
 EVERYTHING = _asking(_DEEP, *_INSIDE)
 OPERATORS = _asking(
     (*_DEEP, (PHYSICAL, "logicalLink")), *_INSIDE, *(f"closed {name}" for name in _NOTHING_BELOW)
@@ -160,7 +162,7 @@ def document(root: Any, obj: Any, asked: str) -> Any:
 
     Args:
         root: from `classes_of`.
-        asked: `EVERYTHING`, `TREE_ALONE` or `OPERATORS`.
+        asked: `EVERYTHING`, `OPERATORS`, `TREE_ALONE` or `LEAVES`.
 
     Raises:
         Py4JError: see `writer`.

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from durable_shuffle.jobs.identity.plan import delta, iceberg
 from durable_shuffle.jobs.identity.plan.conditions import Conditions
 from durable_shuffle.jobs.identity.plan.deep import deep_plans
-from durable_shuffle.jobs.identity.plan.document import is_object
+from durable_shuffle.jobs.identity.plan.document import LEAVES, is_object
 from durable_shuffle.jobs.identity.plan.files import is_file_relation, usable
 from durable_shuffle.jobs.identity.plan.jvm import (
     JVM_ERRORS,
@@ -43,7 +43,7 @@ def fixed_frame(df: DataFrame) -> DataFrame:
     """
     jvm = Jvm(df.sparkSession.sparkContext)
     plan = jvm.fresh_execution(df).withCachedData()
-    if not any(is_moving(jvm, node) for node in every_with_subqueries(jvm.seen(plan))):
+    if not any(is_moving(jvm, node) for node in every_with_subqueries(jvm.seen(plan, LEAVES))):
         return df
     fixing = _Fixing(jvm)
     fixing.conditions.learn(plan)

@@ -62,6 +62,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
   static final class Known {
     int number;
     final java.util.List asked = new java.util.ArrayList();
+    final java.util.List methods = new java.util.ArrayList();
     boolean opened;
     boolean closed;
 
@@ -88,6 +89,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
         closed = closed || (shut != null && shut.isAssignableFrom(of));
       }
       if (closed) asked.clear();
+      for (int i = 0; i < asked.size(); i++) methods.add(method(of, ((String) asked.get(i))));
       for (int i = 0; i < rules.within.size(); i++)
         opened = opened || of.getName().startsWith((String) rules.within.get(i));
       opened = opened && !closed && value instanceof scala.Product;
@@ -123,6 +125,17 @@ public final class PlanDocument implements java.util.function.BiFunction {
         out.append('[');
       }
       out.append(']');
+    }
+
+    /** Returns the method at the start of a path; null if the class has none. */
+    static java.lang.reflect.Method method(Class of, String path) {
+      try {
+        java.lang.reflect.Method found = of.getMethod(path.split("\\.")[0], new Class[0]);
+        found.setAccessible(true);
+        return found;
+      } catch (Exception none) {
+        return null;
+      }
     }
 
     private static String jar(Class of) {
@@ -196,7 +209,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
         out.append(',');
         before = out.length();
         try {
-          member(value, (String) known.asked.get(i), out);
+          member(value, known, i, out);
         } catch (Exception none) {
           out.setLength(before);
           out.append("[]"); // it is asked again when it is needed
@@ -241,14 +254,12 @@ public final class PlanDocument implements java.util.function.BiFunction {
     }
 
     /** Writes what a method returns, or one method after the other: schema.json. */
-    private void member(Object value, String path, StringBuilder out) throws Exception {
-      String[] names = path.split("\\.");
-      Object found = value;
-      for (int i = 0; i < names.length; i++) {
-        java.lang.reflect.Method method = found.getClass().getMethod(names[i], new Class[0]);
-        method.setAccessible(true);
-        found = method.invoke(found, new Object[0]);
-      }
+    private void member(Object value, Known known, int at, StringBuilder out) throws Exception {
+      String[] names = ((String) known.asked.get(at)).split("\\.");
+      java.lang.reflect.Method method = (java.lang.reflect.Method) known.methods.get(at);
+      Object found = method.invoke(value, new Object[0]);
+      for (int i = 1; i < names.length; i++)
+        found = Known.method(found.getClass(), names[i]).invoke(found, new Object[0]);
       value(found, out);
     }
 

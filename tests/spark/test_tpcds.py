@@ -1,5 +1,6 @@
 """TPC-DS, compared with Spark: many joins, unions, subqueries, roll-ups and windows."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,52 @@ def test_tpcds_all(
     create_views(session, large_folder)
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold)
     check_query(session, root, name)
+
+
+@pytest.fixture
+def own(session: SparkSession, tmp_path: Path) -> Iterator[str]:
+    """A database of the test's own."""
+    session.sql(f"CREATE DATABASE own LOCATION '{tmp_path / 'own'}'")
+    yield "own"
+    session.sql("DROP DATABASE own CASCADE")
+
+
+def check_statements(session: SparkSession, root: str, name: str) -> None:
+    """A new table and an overwritten one hold Spark's own rows; the next driver stores nothing."""
+    session.conf.set("spark.sql.shuffle.partitions", "3")
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    query = tpcds_query(name).rstrip().removesuffix(";")
+    columns = ", ".join(f"c{i}" for i in range(len(session.sql(query).columns)))
+    rows = f"SELECT * FROM ({query}) AS q ({columns})"
+    session.sql(f"CREATE TABLE own.plain USING parquet AS {rows}")
+    session.sql("CREATE TABLE own.again LIKE own.plain")
+    expected = session.table("own.plain").collect()
+    stored = []
+    for driver in range(2):
+        with DurableShuffle(session, root, job="statements") as durable, durable.transparent():
+            session.sql(f"CREATE TABLE own.t{driver} USING parquet AS {rows}")
+            session.sql(f"INSERT OVERWRITE own.again {rows}")
+        for table in (f"own.t{driver}", "own.again"):
+            assert differing_rows(expected, session.table(table).collect()) == 0
+        stored.append(durable.report().total()["producers_run"])
+    assert stored[0] > 0
+    assert stored[1] == 0
+
+
+def test_statements_over_one_query(
+    session: SparkSession, folder: Path, root: str, own: str
+) -> None:
+    """CREATE TABLE AS SELECT and INSERT OVERWRITE, as dbt and schedulers write them."""
+    create_views(session, folder)
+    check_statements(session, root, "q33")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", TPCDS_NAMES)
+def test_statements_over_all_queries(
+    session: SparkSession, folder: Path, root: str, own: str, name: str
+) -> None:
+    """All 99 queries as statements that write."""
+    create_views(session, folder)
+    check_statements(session, root, name)

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.engine.catalyst import of_rows
+from durable_shuffle.jobs.engine.catalyst import active, of_rows
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, analyzed_plan, every, items, to_seq
 from durable_shuffle.jobs.java import classes_of
 
@@ -61,7 +61,8 @@ def statement_in(spark: SparkSession, text: str) -> Statement | None:
     """Return the statement of an SQL text that writes at once; None for any other text."""
     parser: Any = spark._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
     try:
-        plan = parser.parsePlan(text)
+        with active(spark):  # Spark's expressions keep settings of the session that is active
+            plan = parser.parsePlan(text)
     except Exception:  # noqa: BLE001 - Spark itself says what is wrong with the text
         return None
     try:
@@ -76,7 +77,8 @@ def frames_of(spark: SparkSession, statement: Statement) -> list[DataFrame]:
     try:
         if not statement.queries or not _is_due(spark, statement):
             return []
-        return [of_rows(spark, plan) for plan in statement.queries]
+        with active(spark):
+            return [of_rows(spark, plan) for plan in statement.queries]
     except JVM_ERRORS:
         return []
 
@@ -84,8 +86,9 @@ def frames_of(spark: SparkSession, statement: Statement) -> list[DataFrame]:
 def statement_over(spark: SparkSession, statement: Statement, frames: Sequence[DataFrame]) -> Any:
     """Return the plan of the statement over other frames; None if Spark does not accept it."""
     try:
-        plan = statement.rebuilt([analyzed_plan(df) for df in frames])
-        _analyze(spark, plan)
+        with active(spark):
+            plan = statement.rebuilt([analyzed_plan(df) for df in frames])
+            _analyze(spark, plan)
     except JVM_ERRORS:
         return None
     return plan

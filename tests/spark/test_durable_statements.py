@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
@@ -178,6 +178,34 @@ def test_conditions_see_what_with_names(session: SparkSession, root: str, tables
     conditions = [outside.value.getCondition(), inside.value.getCondition()]
     assert conditions[0] == conditions[1]
     assert durable.report().stages == ()
+
+
+@pytest.mark.parametrize("ansi", ["false", "true"])
+def test_a_statement_has_the_settings_of_its_own_session(
+    session: SparkSession, root: str, tables: None, ansi: str
+) -> None:
+    """Another session is active in the thread, with other settings: they do not count."""
+    session.conf.set("spark.sql.ansi.enabled", ansi)
+    other = session.newSession()
+    other.conf.set("spark.sql.ansi.enabled", "false" if ansi == "true" else "true")
+    query = "SELECT k, sum(id) / (k - k) AS s FROM own.t GROUP BY k"
+    text = f"CREATE TABLE own.n USING parquet AS {query}"
+    jvm: Any = session._jvm
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    durable = DurableShuffle(session, root, job="tests")
+    sessions.setActiveSession(other._jsparkSession)
+    try:
+        with durable.transparent():
+            if ansi == "true":
+                with pytest.raises(ArithmeticException):
+                    session.sql(text)
+            else:
+                session.sql(text)
+                assert {row.s for row in session.table("own.n").collect()} == {None}
+    finally:
+        sessions.setActiveSession(before.get() if before.isDefined() else session._jsparkSession)
+    assert durable.report().stages
 
 
 class Unknown:

@@ -75,9 +75,9 @@ def statement_in(spark: SparkSession, text: str) -> Statement | None:
 def frames_of(spark: SparkSession, statement: Statement) -> list[DataFrame]:
     """Return a DataFrame for each query; none if the statement is left to Spark. Runs nothing."""
     try:
-        if not statement.queries or not _is_due(spark, statement):
-            return []
         with active(spark):
+            if not statement.queries or not _is_due(spark, statement):
+                return []
             return [of_rows(spark, plan) for plan in statement.queries]
     except JVM_ERRORS:
         return []

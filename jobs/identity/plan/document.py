@@ -1,11 +1,11 @@
 """Reads a whole plan in two calls: `plan.java` writes it as one document, inside the JVM.
 
-A call over py4j asks one object one thing. `Documents.of` asks for everything below an object at
+A call over py4j asks one object one thing. `document` asks for everything below an object at
 once, and returns it as a `Seen`: what the document says is answered from it, and anything else is
 asked in the JVM as before. So code that reads plans does not know whether an object was seen.
 
 The document says of each object its class, its elements (of lists, options, arrays and Spark's case
-classes), and what the methods in `MEMBERS` return. Objects of other kinds are in it by number.
+classes), and what the methods in `_DEEP` return. Objects of other kinds are in it by number.
 """
 
 import base64
@@ -89,9 +89,6 @@ _WITHIN = ("org.apache.spark.sql.catalyst.", _EXECUTION, "scala.Tuple")
 """Packages of the case classes whose arguments are in a document."""
 _APART = ("InternalRow", "util.ArrayData", "util.MapData")
 """Lists of these, which may be long, are not in a document."""
-_NOTHING_BELOW = (LOGICAL,)
-"""Classes of which a physical plan's document has the objects alone: Spark keeps with each operator
-the logical one that it was planned for."""
 
 
 def _asking(members: Iterable[tuple[str, str]], *more: str) -> str:
@@ -108,20 +105,13 @@ TREE_ALONE = _asking(_SHALLOW)
 LEAVES = _asking(_SHALLOW, f"within {_EXECUTION}datasources.")
 """Asks for the same, and which relations the leaves read."""
 EVERYTHING = _asking(_DEEP, *_INSIDE)
-OPERATORS = _asking(
-    (*_DEEP, (PHYSICAL, "logicalLink")), *_INSIDE, *(f"closed {name}" for name in _NOTHING_BELOW)
-)
-"""Asks for a physical plan and all its expressions."""
+OPERATORS = _asking((*_DEEP, (PHYSICAL, "logicalLink")), *_INSIDE, f"closed {LOGICAL}")
+"""Asks for a physical plan, all its expressions, and the logical operator that each operator was
+planned for, but for nothing below that."""
 _compiling = threading.Lock()
 _OPENED = "a case class of which the document has the arguments"
 _BEFORE_MEMBERS = 3
 """A node is a list: number of its class, identity hash, elements, then what its methods return."""
-
-
-def java_text() -> str:
-    """Return the Java source of what writes documents."""
-    source = files("durable_shuffle.jobs.identity.plan").joinpath("plan.java")
-    return source.read_text(encoding="utf-8")
 
 
 def writer(root: Any) -> Callable[[Any, str], Any]:
@@ -152,7 +142,8 @@ def _try_to_compile(root: Any) -> None:
 def _compiled(root: Any) -> Callable[[Any, str], Any]:
     compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
     compiler.setParentClassLoader(getattr(root, "java.lang.Class").forName(TREE).getClassLoader())
-    compiler.cook(java_text())
+    source = files("durable_shuffle.jobs.identity.plan").joinpath("plan.java")
+    compiler.cook(source.read_text(encoding="utf-8"))
     made = compiler.getClassLoader().loadClass("PlanDocument").newInstance()
     return cast("Callable[[Any, str], Any]", made.apply)
 
@@ -179,17 +170,14 @@ class ClassSeen:
         self, name: str, kinds: list[int], jar: str, members: list[str], fields: list[str] | None
     ) -> None:
         self.name = name
-        self.kinds = frozenset(KINDS[i] for i in kinds)
+        self.kinds = {KINDS[i] for i in kinds} | ({_OPENED} if fields is not None else set())
+        """Those of `KINDS` that it belongs to, and `_OPENED`."""
         self.jar = jar
         """Path of the jar, "" if the class is from none."""
         self.fields = None if fields is None else tuple(fields)
         """Names of the constructor arguments; None if these are not in the document, () where
         Scala 2.12 has no names."""
         self.members = {member: _BEFORE_MEMBERS + i for i, member in enumerate(members)}
-
-    def is_like(self, kind: str) -> bool:
-        """Return whether the class is one of `KINDS`, or `_OPENED`."""
-        return kind in self.kinds or (kind == _OPENED and self.fields is not None)
 
 
 class Document:
@@ -299,7 +287,7 @@ class Seen:
         if name in fields and self._node[2] is not None:
             return partial(self._argument, fields.index(name))
         method = _OF_KINDS.get(name)
-        if method is not None and self.seen_class.is_like(method[0]):
+        if method is not None and method[0] in self.seen_class.kinds:
             elements = self.seen_elements()
             if elements is not None:
                 return partial(method[1], elements)

@@ -10,16 +10,20 @@ classes), and what the methods in `_DEEP` return. Objects of other kinds are in 
 
 import base64
 import json
+import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any, cast
 
 from py4j.java_gateway import JavaObject
+
+from durable_shuffle.shuffle.base.user_code import named_text_of
+
+_LOG = logging.getLogger(__name__)
 
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
@@ -114,51 +118,54 @@ _BEFORE_MEMBERS = 3
 """A node is a list: number of its class, identity hash, elements, then what its methods return."""
 
 
-def writer(root: Any) -> Callable[[Any, str], Any]:
+def compile_ahead(root: Any) -> None:
+    """Start to compile what writes documents; in a cold JVM it takes some tenths of a second."""
+    name = "durable-shuffle-plans"
+    threading.Thread(target=writer, args=(root,), name=name, daemon=True).start()
+
+
+def writer(root: Any) -> Callable[[Any, str], Any] | None:
     """Return the JVM's function that writes documents. It is compiled once per JVM.
 
     Args:
         root: from `classes_of`.
 
-    Raises:
-        Py4JError: this Spark has no compiler, or the source does not compile with it.
+    Returns:
+        None if this JVM has no compiler, or the source does not compile there.
     """
     with _compiling:
         return _compiled(root)
 
 
-def compile_ahead(root: Any) -> None:
-    """Start to compile what writes documents; in a cold JVM it takes some tenths of a second."""
-    name = "durable-shuffle-plans"
-    threading.Thread(target=_try_to_compile, args=(root,), name=name, daemon=True).start()
-
-
-def _try_to_compile(root: Any) -> None:
-    with suppress(Exception):  # whoever needs it meets the error
-        writer(root)
-
-
 @lru_cache(maxsize=4)
-def _compiled(root: Any) -> Callable[[Any, str], Any]:
-    compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(getattr(root, "java.lang.Class").forName(TREE).getClassLoader())
-    source = files("durable_shuffle.jobs.identity.plan").joinpath("plan.java")
-    compiler.cook(source.read_text(encoding="utf-8"))
-    made = compiler.getClassLoader().loadClass("PlanDocument").newInstance()
-    return cast("Callable[[Any, str], Any]", made.apply)
+def _compiled(root: Any) -> Callable[[Any, str], Any] | None:
+    try:
+        compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
+        parent = getattr(root, "java.lang.Class").forName(TREE).getClassLoader()
+        compiler.setParentClassLoader(parent)
+        source = files("durable_shuffle.jobs.identity.plan").joinpath("plan.java")
+        compiler.cook(source.read_text(encoding="utf-8"))
+        made = compiler.getClassLoader().loadClass("PlanDocument").newInstance()
+        return cast("Callable[[Any, str], Any]", made.apply)
+    except Exception as error:  # noqa: BLE001 - a JVM that ends, another Janino, no Janino
+        _LOG.info("plans are read call by call, which is slow: %s", named_text_of(error))
+        return None
 
 
 def document(root: Any, obj: Any, asked: str) -> Any:
     """Return an object of the JVM as one that was seen, with what is below it.
+
+    It is the object itself, to be asked call by call, where the JVM has no `writer`.
 
     Args:
         root: from `classes_of`.
         asked: `EVERYTHING`, `OPERATORS`, `TREE_ALONE` or `LEAVES`.
 
     Raises:
-        Py4JError: see `writer`.
+        Py4JError: a method in the document failed for this object.
     """
-    return Document(writer(root)(obj, asked)).at(1)
+    write = writer(root)
+    return obj if write is None else Document(write(obj, asked)).at(1)
 
 
 class ClassSeen:

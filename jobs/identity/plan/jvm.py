@@ -3,6 +3,7 @@
 A call over py4j costs 0.05 to 0.2 ms. Nothing here changes a session.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -22,6 +23,9 @@ from durable_shuffle.jobs.identity.plan.document import (
 )
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import argument_names, scala_iterator, sql_class
+from durable_shuffle.shuffle.base.user_code import named_text_of
+
+_LOG = logging.getLogger(__name__)
 
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call may raise: PySpark turns some of the JVM's errors into its own. Catch these, never
@@ -81,7 +85,8 @@ class Jvm:
             return obj
         try:
             return document(self.root, obj, asked)
-        except JVM_ERRORS:
+        except JVM_ERRORS as error:
+            _LOG.debug("this plan is read call by call: %s", named_text_of(error))
             return obj
 
     def known(self, name: str) -> KnownClass:

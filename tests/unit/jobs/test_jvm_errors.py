@@ -1,13 +1,15 @@
 """PySpark turns some errors of the JVM into its own: an input stays unresolved, nothing fails."""
 
-import threading
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.java_gateway import JavaClass, JavaPackage
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, IllegalArgumentException
 
+from durable_shuffle.jobs import java
 from durable_shuffle.jobs.identity.plan import document, functions, moving
 from durable_shuffle.jobs.identity.plan import jvm as jvm_module
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
@@ -66,14 +68,39 @@ def test_without_a_compiler_objects_are_asked_alone(
     assert jvm.seen(plan) is plan
 
 
-def test_compiling_ahead_fails_in_silence(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan that needs it meets the error, and asks call by call."""
-    tried = threading.Event()
+def test_a_jvm_without_a_compiler_is_asked_for_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each plan would pay for the attempt, and the log would say it each time."""
+    tried = []
 
-    def compiled(root: object) -> None:
-        tried.set()
-        failing()
+    class NoJanino:
+        def __getattr__(self, name: str) -> Any:
+            tried.append(name)
+            raise TypeError(name)
 
-    monkeypatch.setattr(document, "_compiled", compiled)
-    document.compile_ahead(SimpleNamespace())
-    assert tried.wait(10)
+    caplog.set_level(logging.INFO)
+    jvm = object.__new__(Jvm)
+    jvm.root = NoJanino()
+    plan = SimpleNamespace()
+    document.compile_ahead(jvm.root)
+    assert jvm.seen(plan) is plan
+    assert jvm.seen(plan) is plan
+    assert tried == ["org.codehaus.janino.SimpleCompiler"]
+    assert caplog.text.count("call by call") == 1
+
+
+def test_a_class_that_comes_with_a_later_jar_is_found_then() -> None:
+    """`ADD JAR` and `--packages` of a second session bring classes that were looked up before."""
+    table = "org.example.Table"
+    client = SimpleNamespace(converters=None, gateway_property=SimpleNamespace(pool=None))
+    found: dict[str, Any] = {table: JavaPackage(table, client)}
+
+    class Root:
+        def __getattr__(self, name: str) -> Any:
+            return found[name]
+
+    names = java._Names(Root())
+    assert isinstance(getattr(names, table)._found, JavaPackage)
+    found[table] = JavaClass(table, client)
+    again = getattr(names, table)
+    assert isinstance(again._found, JavaClass)
+    assert getattr(names, table) is again, "looked up a third time"

@@ -3,7 +3,7 @@
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -72,6 +72,8 @@ _COALESCE_PARTITIONS = "spark.sql.adaptive.coalescePartitions.enabled"
 _KNOWN: WeakKeyDictionary[SparkContext, dict[tuple[str, str], KnownRdds]]
 _KNOWN = WeakKeyDictionary()
 _LOG = logging.getLogger(__name__)
+_HEARD_MS = 10_000
+"""How long Spark may take to hear of its own last stage."""
 _STARTED: WeakSet[SparkContext] = WeakSet()
 """Applications whose executors were told to start Python."""
 
@@ -214,6 +216,18 @@ class ClassicEngine(Engine):
         with self.described(label):
             rows = self._spark.sparkContext.runJob(tasks, list, list(producers))
         return [map_result(row.asDict()) for row in rows]
+
+    def attempted_again(self, spark_stages: Collection[int]) -> bool:
+        return any(map(self._attempted_again, spark_stages))
+
+    def _attempted_again(self, spark_stage: int) -> bool:
+        context: Any = self._spark.sparkContext
+        try:
+            context._jsc.sc().listenerBus().waitUntilEmpty(_HEARD_MS)  # noqa: SLF001
+        except JVM_ERRORS:
+            return True
+        seen = context.statusTracker().getStageInfo(spark_stage)
+        return seen is None or seen.currentAttemptId > 0
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         return self._read(df, narrow_schema(df.schema), back)

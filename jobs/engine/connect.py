@@ -8,7 +8,7 @@ Differences from classic Spark:
 - The server says what a plan reads. As it may list files again, the inputs are asked twice.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -132,6 +132,11 @@ class ConnectEngine(Engine):
         """
         excluded = self._spark.conf.get(_EXCLUDED, None)
         return {_EXCLUDED: ",".join(filter(None, (excluded, _FOLDS_LOCAL_ROWS)))}
+
+    def attempted_again(self, spark_stages: Collection[int]) -> bool:
+        """Return False: a client cannot ask. Since Spark 4.1, the server looks itself."""
+        del spark_stages
+        return False
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         return self.read_rows(positional_schema(df.schema), back).toDF(*df.columns)

@@ -1,7 +1,7 @@
 """The interface between stages and a Spark session; one implementation per kind of session."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,6 +160,13 @@ class Engine(ABC):
         """Return why Python workers encode and decode such rows; "" if the JVM does."""
         del schema
         return "Spark Connect gives no access to the JVM"
+
+    @abstractmethod
+    def attempted_again(self, spark_stages: Collection[int]) -> bool:
+        """Return whether Spark ran some of its stages again, having lost what their tasks read.
+
+        True if that is not known, as for a stage that Spark has forgotten.
+        """
 
     @abstractmethod
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:

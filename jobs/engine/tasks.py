@@ -60,7 +60,8 @@ IDS_FROM_SPARK = ("hash", "range")
 """Partitioners whose ids the JVM computes; they arrive as the last column."""
 RESULT_SCHEMA = (
     "producer long, slot long, wrote boolean, won boolean, requests long, storage_retries long, "
-    "storage_wait_seconds double, seconds double, tries_before long, commit binary, "
+    "storage_wait_seconds double, seconds double, tries_before long, spark_stage long, "
+    "commit binary, "
     "error string, message string"
 )
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -81,6 +82,8 @@ class MapResult:
     seconds: float
     tries_before: int
     """How often Spark had started this task before."""
+    spark_stage: int
+    """Spark's number of its own stage that this task was of."""
 
 
 def check_code(expected: str) -> None:
@@ -254,6 +257,7 @@ def _row(
         "storage_wait_seconds": (storage.retry_counts.waited_seconds, pa.float64()),
         "seconds": (seconds, pa.float64()),
         "tries_before": (context.attemptNumber(), pa.int64()),
+        "spark_stage": (context.stageId(), pa.int64()),
         "commit": (commit, pa.binary()),
         "error": (None if error is None else type(error).__name__, pa.string()),
         "message": (None if error is None else str(error), pa.string()),

@@ -16,6 +16,7 @@ from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.engine import Engine, Planned
 from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.jobs.stages.built_on import built_on, superseded
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
 from durable_shuffle.jobs.stages.healing import Healing
@@ -23,7 +24,7 @@ from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
 from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
-from durable_shuffle.jobs.stages.work import InputsChangedError, Writing
+from durable_shuffle.jobs.stages.work import InputsChangedError, TwoExecutionsError, Writing
 from durable_shuffle.recovery.resume import (
     Decision,
     Fresh,
@@ -71,6 +72,11 @@ from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 _LOG = logging.getLogger(__name__)
+_EXECUTIONS = 4
+"""How often a stage is tried. Spark tries its own stages as often when it lost what they read."""
+_TWO_EXECUTIONS = "Spark computed rows below the stage twice, and they may differ"
+_SPARK_SAW_TWO = "with indeterminate output was failed and retried"
+"""Spark says this when it ends a job for that reason; see SPARK-23207."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +175,27 @@ class StageStore:
             FencedError: a newer driver claimed the job.
             NotFoundError: another thread of this driver released the stage meanwhile.
         """
-        try:
-            return self._ensure(work, identity, "")
-        except InputsChangedError as e:  # as Spark itself would have read them, for this call alone
-            return self._ensure(work, identity, str(e))
+        changed, large_rows = "", False
+        for left in reversed(range(_EXECUTIONS)):
+            try:
+                return self._ensure(work, identity, changed, large_rows=large_rows)
+            except InputsChangedError as e:  # as Spark itself would have read them, this time
+                changed = str(e)
+            except TwoExecutionsError as e:
+                _LOG.warning("stage %s is looked at again: %s", work.name, e)
+                large_rows = large_rows or isinstance(e.__cause__, LargeRowsError)
+                if not left:
+                    raise
+        raise AssertionError
 
-    def _ensure(self, work: Writing, identity: StageIdentity, changed: str) -> StoredStage:
+    def _ensure(
+        self, work: Writing, identity: StageIdentity, changed: str, *, large_rows: bool
+    ) -> StoredStage:
         """Do what `ensure` does.
 
         Args:
             changed: the inputs that changed when it was tried before; "" if nothing was tried.
+            large_rows: its rows were too large for an ordinary plan before.
         """
         start = self.clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
@@ -200,7 +217,9 @@ class StageStore:
         index: tuple[str, bytes] | None = None
         new = isinstance(decision, Fresh) or stage is None
         if new or stage is None:
-            planned = planned or self._plan(work, work.planning_settings(), runs=True)
+            planned = planned or self._plan(
+                work, work.planning_settings(), runs=True, large_rows=large_rows
+            )
             stage = self._describe(work, identity, planned, storage)
             self._use(stage, lasts)
             state = StageState()  # nobody else knows the incarnation
@@ -221,7 +240,9 @@ class StageStore:
         if seal is None or stage.damaged:
             assert planned is not None  # only a sealed stage that is whole is used without a plan
             state, results, earlier, listed = self._run(
-                work, stage, planned, identity, changed, new=new
+                *(work, stage, planned, identity, changed),
+                new=new,
+                large_rows=new and large_rows,
             )
             assert state.seal is not None
             if state.unrecognised:
@@ -302,12 +323,14 @@ class StageStore:
         changed: str,
         *,
         new: bool,
+        large_rows: bool,
     ) -> tuple[StageState, list[MapResult], int, Listed]:
         """Run the missing producers and seal the stage.
 
         Args:
             changed: as for `_ensure`.
             new: nobody else knows the incarnation.
+            large_rows: it is planned for large rows.
 
         Returns:
             The state with the seal, results, how many committed without one, because their job was
@@ -316,17 +339,22 @@ class StageStore:
         commits = {} if new else self._committed(stage, planned.producers)
         stored = len(commits)
         at_once = not stored
+        most = None if large_rows else LARGE_BATCH_BYTES
         try:
-            results = self._write(work, stage, planned, commits, identity, LARGE_BATCH_BYTES)
-        except LargeRowsError:
+            results = self._write(work, stage, planned, commits, identity, most)
+        except LargeRowsError as e:
             at_once = False
             planned = work.plan(planned.conf, large_rows=True)
             commits.update(self._committed(stage, planned.producers))
+            if commits:
+                _check_one_execution(identity, planned, e)
             results = self._write(work, stage, planned, commits, identity, None)
         except InvalidInputError:
             if not changed:  # more files make more producers than were planned
                 work.check_inputs(identity, at_once=False)
             raise
+        if self._engine.attempted_again({result.spark_stage for result in results}):
+            _check_one_execution(identity, planned)
         earlier = len(commits) - stored
         commits |= {result.committed.commit.producer: result.committed for result in results}
         at_once = at_once and not stage.damaged
@@ -397,12 +425,24 @@ class StageStore:
             max_batch_bytes=max_batch_bytes,
         )
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
-        return work.write(planned, tasks, missing, label)
+        try:
+            return work.write(planned, tasks, missing, label)
+        except JVM_ERRORS as e:
+            if _SPARK_SAW_TWO in str(e):
+                raise TwoExecutionsError(_TWO_EXECUTIONS) from e
+            raise
 
-    def _plan(self, work: Writing, conf: Mapping[str, str], *, runs: bool) -> Planned:
+    def _plan(
+        self,
+        work: Writing,
+        conf: Mapping[str, str],
+        *,
+        runs: bool,
+        large_rows: bool = False,
+    ) -> Planned:
         if runs:
             self._engine.start_workers()
-        return work.plan(conf)
+        return work.plan(conf, large_rows=large_rows)
 
     def _use(self, stage: StageHandle, lasts: Lasts, *, sure: bool = False) -> None:
         """Win a STAGE record. Unless `sure`, `confirm` or `check_owner` says whether it counts."""
@@ -534,6 +574,19 @@ class StageStore:
 
 def _text(stage: StageHandle) -> str:
     return f"{stage.path.name}-{stage.path.fingerprint}"
+
+
+def _check_one_execution(
+    identity: StageIdentity, planned: Planned, cause: LargeRowsError | None = None
+) -> None:
+    """Refuse to seal producers of two executions of what lies below, unless both give the same.
+
+    Raises:
+        TwoExecutionsError: they may differ.
+    """
+    unproven = _unproven(identity, planned)
+    if unproven:
+        raise TwoExecutionsError(f"{_TWO_EXECUTIONS}: {', '.join(unproven)}") from cause
 
 
 def _unproven(identity: StageIdentity, planned: Planned) -> tuple[str, ...]:

@@ -23,7 +23,11 @@ from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.spark_versions import condition_of
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.recovery.grouping import even_groups
-from durable_shuffle.serialization.errors import ConflictError, InvalidInputError
+from durable_shuffle.serialization.errors import (
+    ConflictError,
+    InvalidInputError,
+    UnavailableError,
+)
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.records import PASSTHROUGH, Seal
@@ -40,6 +44,10 @@ _CHANGED = "inputs that changed while they were stored"
 
 class InputsChangedError(ConflictError):
     """What a stage reads changed while it was stored, so some rows may be missing or twice."""
+
+
+class TwoExecutionsError(UnavailableError):
+    """Producers of one stage may have got rows of two executions of what lies below it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from durable_shuffle.jobs.engine.arrow_schema import narrow_positions
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.identity.plan.jvm import (
     analyzed_plan,
+    attributes_of,
     every,
     items,
     module,
@@ -147,11 +148,9 @@ def key_positions(df: DataFrame, keys: DataFrame) -> tuple[int, ...] | None:
     Args:
         keys: `df.select(...)` of the key columns.
     """
-    ids = [_id(a) for a in _output(df)]
-    wanted = [_id(a) for a in _output(keys)]
-    if any(w not in ids for w in wanted):
-        return None
-    return tuple(ids.index(w) for w in wanted)
+    columns = attributes_of(classes_of(df.sparkSession), df)
+    positions = tuple(int(columns.indexOf(key.exprId())) for key in _output(keys))
+    return None if -1 in positions else positions
 
 
 def narrow_decimals(df: DataFrame) -> DataFrame:
@@ -351,6 +350,11 @@ def logical_rdd(
     )
 
 
+def computed(df: DataFrame) -> Any:
+    """Return the Catalyst expression of the only column of a DataFrame that computes one."""
+    return analyzed_plan(df).projectList().head().child()
+
+
 def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: bool = False) -> Any:
     """Return a Catalyst `Statistics`.
 
@@ -385,7 +389,3 @@ def of_rows(session: SparkSession, plan: Any) -> DataFrame:
 
 def _output(df: DataFrame) -> list[Any]:
     return items(analyzed_plan(df).output())
-
-
-def _id(attribute: Any) -> str:
-    return str(attribute.exprId().toString())

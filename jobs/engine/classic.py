@@ -29,6 +29,7 @@ from durable_shuffle.jobs.engine.engine import (
     Engine,
     Planned,
     ReadBack,
+    partition_id,
     rows_of_tasks,
     session_settings,
     with_partition_ids,
@@ -140,8 +141,13 @@ class ClassicEngine(Engine):
         transfer = transfer_settings(df.schema, large_rows=large_rows) if kinds is None else {}
         conf = {key: value for key, value in conf.items() if not key.startswith(OWN)}
         session = catalyst.planning_session(self._spark, {**transfer, **conf})
-        number = F.lit(0).cast("long") if kinds is None else None
-        shaped = cast("ClassicFrame", with_partition_ids(df, cols, n, number))
+        place = None
+        shaped = cast("ClassicFrame", df)
+        if kinds is not None and cols and self.key_positions(df, cols):
+            place = catalyst.computed(cast("ClassicFrame", df.select(partition_id(cols, n))))
+        elif kinds is None or cols:
+            number = F.lit(0).cast("long") if kinds is None else None
+            shaped = cast("ClassicFrame", with_partition_ids(df, cols, n, number))
         if kinds is None:
             shaped = catalyst.narrow_decimals(catalyst.with_unique_fields(shaped))
         shaped = catalyst.on_session(shaped, session)
@@ -152,6 +158,7 @@ class ClassicEngine(Engine):
                 identify_splits(shaped),
                 catalyst.native_exchanges(shaped),
                 {**conf, COALESCES: str(n is None and catalyst.may_be_coalesced(shaped)).lower()},
+                place=place,
                 kinds=kinds,
                 unproven=partial(self._unproven, shaped),
             )
@@ -203,10 +210,10 @@ class ClassicEngine(Engine):
         how = encoding_of(tasks.stage, tasks.settings, planned.kinds)
         session = planned.df.sparkSession
         with catalyst.active(session):
-            pages = pages_of_rows(cast("ClassicFrame", planned.df), how)
+            pages = pages_of_rows(cast("ClassicFrame", planned.df), how, planned.place)
         # a session of its own: user functions in the plan keep the user's sizes of batches
         few = catalyst.planning_session(session, page_settings(BATCH_PAGES))
-        return replace(planned, df=catalyst.on_session(pages, few))
+        return replace(planned, df=catalyst.on_session(pages, few), place=None)
 
     def run(
         self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str

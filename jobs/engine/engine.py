@@ -37,8 +37,8 @@ class Planned:
     """The map side of a stage, planned but not run."""
 
     df: DataFrame
-    """Columns c0, c1, …; for hash and range partitioning the partition id; then the row numbers,
-    if a Python worker takes the rows."""
+    """The columns by position. For a Python worker they are named c0, c1, …, and the partition id
+    follows for hash and range partitioning, then the row numbers."""
     producers: int
     splits: str
     native_exchanges: int
@@ -46,6 +46,9 @@ class Planned:
     """The settings that it was planned with; DESCRIBE keeps them."""
     partitions: int | None = None
     """R, if planning decided it."""
+    place: Any | None = None
+    """A Catalyst expression over the columns of `df`, from which the JVM computes the partition id;
+    None if `df` has the id behind its columns, or needs none."""
     kinds: str | None = None
     """The kinds of the columns (`jobs/jvm_rows/kinds.py`) if the JVM encodes the rows; None if
     Python workers do."""
@@ -207,6 +210,11 @@ class Engine(ABC):
         return nullcontext()
 
 
+def partition_id(cols: Sequence[str | Column], n: int | None) -> Column:
+    """Return Spark's partition id of a row among `n` partitions by the columns."""
+    return F.pmod(F.hash(*cols), F.lit(n))
+
+
 def with_partition_ids(
     df: DataFrame, cols: Sequence[str | Column], n: int | None, number: Column | None
 ) -> DataFrame:
@@ -222,7 +230,7 @@ def with_partition_ids(
     more: list[Column] = []
     if cols:
         names.append(ID_COLUMN)
-        more.append(F.pmod(F.hash(*cols), F.lit(n)))
+        more.append(partition_id(cols, n))
     if number is not None:
         names.append(ROW_COLUMN)
         more.append(number)

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs.identity.plan.jvm import attributes_of, query_execution
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over, java_text
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.shuffle.write.segments import wanted_bytes
@@ -10,10 +14,11 @@ from durable_shuffle.shuffle.write.segments import wanted_bytes
 PAGES_SCHEMA = "segment int, data binary, extents binary"
 """Of the rows that reach a Python worker; `written.py` describes them."""
 
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 BATCH_PAGES = 16
 """How many pages stand in one Arrow batch."""
 
-Placed = Literal["column", "turns", "producer"]
+Placed = Literal["computed", "turns", "producer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +29,8 @@ class Encoding:
     """Of the columns, see `column_kinds`."""
     partitions: int
     placed: Placed
-    """Where a row's subpartition comes from: "column", an int behind the other columns; "turns",
-    the subpartitions in turn, from the producer's number on; "producer", the producer's number."""
+    """Where a row's subpartition comes from: "computed", an expression over the row; "turns", the
+    subpartitions in turn, from the producer's number on; "producer", the producer's number."""
     stage_id: str
     """32 hexadecimal digits; the stage's incarnation."""
     memory_bytes: int
@@ -44,26 +49,42 @@ def encoder_text() -> str:
     return java_text("encode")
 
 
-def pages_of_rows(df: DataFrame, encoding: Encoding) -> DataFrame:
+def pages_of_rows(df: DataFrame, encoding: Encoding, place: Any | None = None) -> DataFrame:
     """Return the finished frames of the rows of `df`, of PAGES_SCHEMA, in the same partitions.
 
     A row has up to 256 KiB. Let the session put few of them into one Arrow batch.
 
+    Args:
+        place: a Catalyst expression over the columns of `df` that gives a row's subpartition, an
+            int; None if rows need none, or if an int behind the other columns has it.
+
     Raises:
         Py4JError: this Spark has other internals than expected.
     """
-    references = encoder_references(encoding, df._jdf.schema())  # noqa: SLF001
-    rows = df._jdf.queryExecution().toRdd()  # noqa: SLF001
+    jvm: Any = classes_of(df.sparkSession)
+    if place is not None:
+        bind = getattr(jvm, f"{_EXPRESSIONS}BindReferences").bindReference
+        place = bind(place, attributes_of(jvm, df), False)  # noqa: FBT003
+    references = encoder_references(df.sparkSession, encoding, df._jdf.schema(), place)  # noqa: SLF001
+    rows = query_execution(df).toRdd()
     pages = compiled(df.sparkSession, rows, encoder_text(), references)
     return frame_over(df.sparkSession, pages, PAGES_SCHEMA)
 
 
-def encoder_references(encoding: Encoding, java_schema: Any) -> list[Any]:
+def encoder_references(
+    spark: SparkSession, encoding: Encoding, java_schema: Any, place: Any | None = None
+) -> list[Any]:
     """Return what the encoder's `generate` takes.
 
     Args:
         java_schema: of its input, an object of the JVM.
+        place: see `pages_of_rows`; bound to the positions of the columns.
     """
+    if place is None and encoding.placed == "computed":
+        last = int(java_schema.size()) - 1
+        field = java_schema.apply(last)
+        reference = getattr(classes_of(spark), f"{_EXPRESSIONS}BoundReference")
+        place = reference(last, field.dataType(), field.nullable())
     return [
         encoding.kinds,
         encoding.partitions,
@@ -74,4 +95,5 @@ def encoder_references(encoding: Encoding, java_schema: Any) -> list[Any]:
         encoding.max_frame_bytes,
         encoding.compression,
         java_schema,
+        place,
     ]

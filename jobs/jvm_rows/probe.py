@@ -121,11 +121,11 @@ def _check_round_trip(spark: SparkSession) -> None:
 
 def _encoded(spark: SparkSession) -> Iterator[Frame]:
     """Yield the frames that Java makes of the rows."""
-    encoding = Encoding("8s", 1, "column", _STAGE, _MIB, _MIB, _MIB, "lz4")
+    encoding = Encoding("8s", 1, "computed", _STAGE, _MIB, _MIB, _MIB, "lz4")
     schema = java_schema(spark, StructType([*_FIELDS, StructField("id", IntegerType())]))
     given = [generic_row(spark, [*row, 0]) for row in _ROWS]
     columns: list[list[Any]] = [[], [], []]
-    for row in run_here(spark, encoder_text(), encoder_references(encoding, schema), given):
+    for row in run_here(spark, encoder_text(), encoder_references(spark, encoding, schema), given):
         columns[0].append(int(row.getInt(0)))
         for c in (1, 2):
             columns[c].append(None if row.isNullAt(c) else bytes(row.getBinary(c)))

@@ -80,7 +80,7 @@ def encoding_of(stage: StageHandle, settings: Settings, kinds: str) -> Encoding:
     Args:
         kinds: of the columns, without the partition id.
     """
-    placed: dict[str, Placed] = {"hash": "column", "range": "column", PASSTHROUGH: "producer"}
+    placed: dict[str, Placed] = {"hash": "computed", "range": "computed", PASSTHROUGH: "producer"}
     return Encoding(
         kinds=kinds,
         partitions=stage.describe.partitions,

@@ -330,8 +330,9 @@ class PlannedQuery:
                     recorded[_BOUNDS] = keys.bounds(self._ranges(cut, below, conf))
                 expression = keys.partition_id(recorded[_BOUNDS])
                 partitions = count_of(recorded[_BOUNDS])
-            shaped = with_ids(rows, expression, zeros=kinds is None)
+            shaped = rows
             if kinds is None:
+                shaped = with_ids(rows, expression)
                 shaped = catalyst.narrow_decimals(catalyst.with_unique_fields(shaped))
                 shaped = catalyst.counted_to_the_end(shaped)
         left = [one for one in cut.piece.cuts if isinstance(below[one.number], NativeStage)]
@@ -345,7 +346,10 @@ class PlannedQuery:
                 )
 
         return Planned(
-            shaped, producers, splits, native, recorded, partitions, kinds, unproven=unproven
+            *(shaped, producers, splits, native, recorded, partitions),
+            place=None if kinds is None else expression,
+            kinds=kinds,
+            unproven=unproven,
         )
 
     def _ranges(self, cut: Cut, below: Mapping[int, Source], conf: Mapping[str, str]) -> int:

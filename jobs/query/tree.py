@@ -223,15 +223,14 @@ def rdds_of(df: DataFrame) -> list[int]:
     ]
 
 
-def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataFrame:
-    """Return the rows with the columns that map tasks take.
+def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
+    """Return the rows with the columns that map tasks in Python take.
 
     These are c0, c1, … by position (the plan's names may repeat), then the partition id if there
-    is one.
+    is one, then zeros for `catalyst.counted_to_the_end`.
 
     Args:
         partition_id: a Catalyst expression over the columns of `rows`.
-        zeros: add a column of zeros for `catalyst.counted_to_the_end`.
     """
     jvm: Any = classes_of(rows.sparkSession)
     columns = analyzed_plan(rows).output()
@@ -239,9 +238,8 @@ def with_ids(rows: DataFrame, partition_id: Any | None, *, zeros: bool) -> DataF
     if partition_id is not None:
         columns = appended(columns, catalyst.alias(jvm, partition_id, ID_COLUMN))
         names.append(ID_COLUMN)
-    if zeros:
-        literal = module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
-        zero = literal.default(getattr(jvm, "org.apache.spark.sql.types.DataTypes").LongType)
-        columns = appended(columns, catalyst.alias(jvm, zero, ROW_COLUMN))
-        names.append(ROW_COLUMN)
+    literal = module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal")
+    zero = literal.default(getattr(jvm, "org.apache.spark.sql.types.DataTypes").LongType)
+    columns = appended(columns, catalyst.alias(jvm, zero, ROW_COLUMN))
+    names.append(ROW_COLUMN)
     return cast("DataFrame", catalyst.project(rows, columns).toDF(*names))

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from identity_plans import write_table
 from local_spark import local_spark
+from py4j.java_gateway import GatewayClient
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.bench.cluster.faults import end_session
@@ -116,6 +117,27 @@ def instrument(function: BatchFunction, what: str) -> BatchFunction:
             return what
 
     return Instrument()
+
+
+@pytest.fixture
+def jvm_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[list[str]]]:
+    """Return a context manager that yields the calls into the JVM in its block, one by one."""
+
+    @contextmanager
+    def counted() -> Iterator[list[str]]:
+        calls: list[str] = []
+        send = GatewayClient.send_command
+
+        def noted(self: GatewayClient, command: str, *more: Any, **named: Any) -> Any:
+            if not command.startswith("m\nd"):  # a reference is dropped
+                calls.append(command)
+            return send(self, command, *more, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GatewayClient, "send_command", noted)
+            yield calls
+
+    return counted
 
 
 class RunCounter:

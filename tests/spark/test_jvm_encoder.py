@@ -41,7 +41,7 @@ def encoding_of(df: DataFrame, partitions: int = 4, **changes: Any) -> tuple[Enc
     values = {
         "kinds": column_kinds(df.schema, stored),
         "partitions": partitions,
-        "placed": "column",
+        "placed": "computed",
         "stage_id": STAGE,
         "memory_bytes": 4 * MIB,
         "frame_bytes": MIB,

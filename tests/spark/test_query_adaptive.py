@@ -4,7 +4,6 @@ import threading
 from typing import Any
 
 import pytest
-from py4j.java_gateway import GatewayClient
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from durable_shuffle import DurableShuffle
@@ -210,7 +209,7 @@ WEEKS = """
 
 
 def test_calls_into_the_jvm_are_few(
-    tables: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+    tables: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, jvm_calls: Any
 ) -> None:
     """Each costs a tenth of a millisecond, and they are most of what planning costs. Exchanges that
     a new plan has in common with the one before are not identified again."""
@@ -220,14 +219,6 @@ def test_calls_into_the_jvm_are_few(
     assert rows_of(first.query(df)) == rows_of(df)
     again = shuffle_of(tables, root, reuse="require")
     again.query(tables.sql(WEEKS))  # classes of the JVM are looked up once
-    calls = []
-    send = GatewayClient.send_command
-
-    def counted(self: GatewayClient, command: str, *more: Any, **named: Any) -> Any:
-        if not command.startswith("m\nd"):  # a reference is dropped
-            calls.append(command)
-        return send(self, command, *more, **named)
-
     identified = []
     identify = CutIdentities._identify
 
@@ -235,8 +226,7 @@ def test_calls_into_the_jvm_are_few(
         identified.append(cut.number)
         return identify(self, cut, root)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(GatewayClient, "send_command", counted)
+    with monkeypatch.context() as patch, jvm_calls() as calls:
         patch.setattr(CutIdentities, "_identify", told)
         last = shuffle_of(tables, root, reuse="require")
         rows = rows_of(last.query(tables.sql(WEEKS)))

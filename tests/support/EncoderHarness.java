@@ -46,6 +46,10 @@ public class EncoderHarness {
     most = taken = 0;
     failure = "";
     references[8] = schema;
+    int last = schema.size() - 1;
+    if (references[2].equals("computed"))
+      references[9] = new org.apache.spark.sql.catalyst.expressions.BoundReference(
+          last, schema.apply(last).dataType(), false);
     java.io.DataOutputStream out = new java.io.DataOutputStream(
         new java.io.BufferedOutputStream(new java.io.FileOutputStream(path), 1 << 20));
     try {

@@ -273,6 +273,12 @@ def analyzed_plan(df: DataFrame) -> Any:
     return query_execution(df).commandExecuted()
 
 
+def attributes_of(root: Any, df: DataFrame) -> Any:
+    """Return the columns of a DataFrame as an AttributeSeq, which finds them by their ids."""
+    sequence = getattr(root, "org.apache.spark.sql.catalyst.expressions.package$AttributeSeq")
+    return sequence(analyzed_plan(df).output())
+
+
 def java_session(df: DataFrame) -> Any:
     """Return the JVM session of the DataFrame, which may be a planning session."""
     return cast("Any", df)._jdf.sparkSession()  # noqa: SLF001

@@ -9,10 +9,13 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
   private static final int UNCOMPRESSED = 24 << 20; // a longer row: readers limit what inflates
 
   private final String stage;
-  private final boolean column, turns; // where a row's partition comes from
+  // where a row's partition comes from: it is computed, rows take turns, or it is the producer
+  private final org.apache.spark.sql.catalyst.expressions.Expression place;
+  private org.apache.spark.sql.catalyst.expressions.UnsafeProjection places;
+  private final boolean turns;
   private final int partitions, maxFrameBytes;
   private final long memoryBytes, wanted;
-  private final org.apache.spark.sql.types.StructType schema; // null if all rows are UnsafeRows
+  private final org.apache.spark.sql.types.StructType schema; // of the rows
   private org.apache.spark.sql.catalyst.expressions.UnsafeProjection projection;
   private final Column[] columns;
   private final Body body;
@@ -47,7 +50,6 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
 
   Encode(Object[] references) {
     partitions = ((Integer) references[1]).intValue();
-    column = references[2].equals("column");
     turns = references[2].equals("turns");
     stage = (String) references[3];
     memoryBytes = ((Number) references[4]).longValue();
@@ -55,8 +57,9 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
     maxFrameBytes = ((Integer) references[6]).intValue();
     body = new Body((String) references[7]);
     schema = (org.apache.spark.sql.types.StructType) references[8];
+    place = (org.apache.spark.sql.catalyst.expressions.Expression) references[9];
     columns = Column.parse((String) references[0]);
-    int fields = columns.length + (column ? 1 : 0);
+    int fields = schema.size();
     nullWords = (fields + 63) >> 6;
     rowBytes = 8L * (nullWords + fields);
     long bits = columns.length == 0 ? 64 : 0; // a row without columns counts as 8 bytes
@@ -71,6 +74,10 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
     producer = number;
     input = inputs[0];
     turn = number % partitions;
+    if (place != null) {
+      places = org.apache.spark.sql.catalyst.expressions.UnsafeProjection.create(place);
+      places.initialize(number);
+    }
     context = TaskContext.get();
     message = new Message(stage, producer, maxFrameBytes);
     org.apache.spark.memory.TaskMemoryManager manager =
@@ -140,7 +147,7 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
       return;
     }
     int k = turn;
-    if (column) k = row.getInt(columns.length);
+    if (places != null) k = ((UnsafeRow) places.apply(row)).getInt(0);
     else if (!turns) k = producer;
     if (k < 0 || k >= partitions)
       throw new IllegalStateException("partition " + k + " of " + partitions);

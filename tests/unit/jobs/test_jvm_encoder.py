@@ -56,9 +56,9 @@ class Harness:
         unsafe: bool = True,
     ) -> pa.RecordBatch:
         """Return the rows that the encoder yields."""
-        references = self._gateway.new_array(self._gateway.jvm.java.lang.Object, 9)
+        references = self._gateway.new_array(self._gateway.jvm.java.lang.Object, 10)
         wanted, most = min(MIB, max_frame_bytes // 4), max_frame_bytes
-        values = ["8s", PARTITIONS, "column", STAGE, memory_bytes, wanted, most, "lz4"]
+        values = ["8s", PARTITIONS, "computed", STAGE, memory_bytes, wanted, most, "lz4"]
         for i, value in enumerate(values):
             references[i] = value
         self.kept = self._java.run(

@@ -12,9 +12,10 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
-from durable_shuffle.serialization.errors import FencedError
+from durable_shuffle.serialization.errors import DurableShuffleError, FencedError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
-from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
+from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.storage.contract import Storage, identity_of
 
 
@@ -31,11 +32,20 @@ _held: dict[tuple[int, str, str], _Held] = {}
 
 
 def hold_claim(
-    storage: Storage, job: str, *, ids: IdSource, clock: Clock, take_over: bool
+    storage: Storage,
+    job: str,
+    *,
+    ids: IdSource,
+    clock: Clock,
+    take_over: bool,
+    before: JobState | None = None,
 ) -> JobLog:
     """Return this process's claim of a job; claim the job if there is none.
 
     Each call is followed by `let_go`, or by the end of the process.
+
+    Args:
+        before: what `read_before_claim` returned just now, of the same storage.
 
     Raises:
         ConflictError: see `JobLog.claim`.
@@ -53,10 +63,25 @@ def hold_claim(
                 return shared.log
         by = f"{socket.gethostname()}:{os.getpid()}"
         log = JobLog.claim(
-            storage, job, ids.new_id(), take_over=take_over, by=by, wall_seconds=clock.wall()
+            *(storage, job, ids.new_id()),
+            take_over=take_over,
+            by=by,
+            wall_seconds=clock.wall(),
+            before=before,
         )
         _held[key] = _Held(log, 1)
         return log
+
+
+def read_before_claim(storage: Storage, job: str) -> JobState | None:
+    """Return what a claim will need of the job's log; None if this process holds the job, or if the
+    storage fails, which the claim will meet."""
+    with _lock:
+        if _key(storage, job) in _held:
+            return None
+    with suppress(DurableShuffleError):
+        return read_job(storage, job)
+    return None
 
 
 def let_go(log: JobLog, storage: Storage) -> None:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.claims import hold_claim, let_go
+from durable_shuffle.jobs.claims import hold_claim, let_go, read_before_claim
 from durable_shuffle.jobs.consume.run import (
     DEFAULT_CHECKPOINT_ROWS,
     Consumers,
@@ -50,6 +50,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
@@ -164,11 +165,20 @@ class DurableShuffle(Calls, StoredStages):
             compile_ahead(classes_of(spark))
         ship(spark)
         compared = clock if type(clock) is SystemClock else None  # a test has a time of its own
-        storage, ahead = preflight(spark, task_storage, job, ids, compared)
+        (storage, ahead), before = side_by_side(
+            lambda: preflight(spark, task_storage, job, ids, compared),
+            lambda: read_before_claim(task_storage, job),
+        )
         self._clock = clock = clock_of(clock, ahead)
         self._storage = CountingStorage(storage)
         take_over = on_conflict == "take_over"
-        self._log = hold_claim(self._storage, job, ids=ids, clock=clock, take_over=take_over)
+        self._log = hold_claim(
+            *(self._storage, job),
+            ids=ids,
+            clock=clock,
+            take_over=take_over,
+            before=before if take_over and storage is task_storage else None,
+        )
         _LOG.info("job %s below %s: driver %d", job, self.url, self.generation)
         tell_job(self._storage.description, job, self._log.state.owner)
         self._closed = False

@@ -82,6 +82,7 @@ class JobLog:
         by: str = "",
         wall_seconds: float = 0.0,
         run: bool = True,
+        before: JobState | None = None,
     ) -> "JobLog":
         """Win the job: from here on older drivers are fenced.
 
@@ -91,6 +92,7 @@ class JobLog:
             by: host and process, for messages.
             wall_seconds: now, since 1970, for messages.
             run: whether a run of the job begins, which retention counts; False for commands.
+            before: what `read_job` returned just now; None to read it.
 
         Raises:
             ConflictError: `take_over` is False and another driver is active or died.
@@ -107,10 +109,13 @@ class JobLog:
             made = state.generation + 1, LAYOUT_VERSION, by, wall_seconds, run
             return Claim(record_id, job, *made)
 
-        log, before = job_records(storage, job), read_job(storage, job)
-        if not before.next_slot:  # once: then the CLAIM stands
-            prove_create(storage, preflight_key(job, record_id))
-        state, _ = log.decide(before, claim)
+        log = job_records(storage, job)
+        begin = read_job(storage, job) if before is None else before
+        if begin.next_slot:
+            state, _ = log.decide(begin, claim)
+        else:  # once: then the CLAIM stands
+            key = preflight_key(job, record_id)
+            state, _ = prove_create(storage, key, lambda: log.decide(begin, claim))
         claimed = cls(log, keep_snapshot(storage, state), record_id)
         claimed.run += not run
         return claimed
@@ -380,7 +385,7 @@ def _write_unclaimed(
 
     if record(state) is not None:
         if not state.next_slot:
-            prove_create(storage, preflight_key(job, claim_id))
+            prove_create(storage, preflight_key(job, claim_id), lambda: None)
         for _ in range(2):  # it is no driver, so it ends at once
             state, _ = log.decide(state, claimed_first)
     return keep_snapshot(storage, log.decide(state, record)[0])

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
@@ -23,6 +23,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.storage.contract import (
     Created,
     Exists,
@@ -31,6 +32,8 @@ from durable_shuffle.shuffle.storage.contract import (
     backend_of,
 )
 from durable_shuffle.shuffle.storage.errors import Verdict, judge
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,33 +210,43 @@ def _request_once(filesystem: Any) -> None:
     filesystem._request = MethodType(once, filesystem)  # noqa: SLF001
 
 
-def prove_create(storage: Storage, key: str) -> None:
-    """Create an object twice and require that the second create is refused; then delete it.
+def prove_create(storage: Storage, key: str, then: Callable[[], T]) -> T:
+    """Create an object twice, require that the second create is refused, and go on.
 
     A service may accept the condition of a create and ignore it. Folders and memory create by code
     of this library, which needs no proof.
 
     Args:
-        key: of nobody else.
+        key: of nobody else. The object is deleted beside `then`.
+
+    Returns:
+        What `then` returns.
 
     Raises:
-        InvalidInputError: the second create was not refused.
+        InvalidInputError: the second create was not refused; `then` was not called.
     """
     if getattr(backend_of(storage), "own_create", False):
-        return
+        return then()
     first, second = b"first " + key.encode(), b"second " + key.encode()
-    try:
-        storage.put_if_absent(key, first)
-        answer = storage.put_if_absent(key, second)
-    finally:
+
+    def forget() -> None:
         with suppress(DurableShuffleError):  # gc deletes what is left
             storage.delete([key])
-    if answer != Exists(first):
+
+    try:
+        storage.put_if_absent(key, first)
+        proven = storage.put_if_absent(key, second) == Exists(first)
+    except BaseException:
+        forget()
+        raise
+    if not proven:
+        forget()
         raise InvalidInputError(
             f"{storage.description}: the service accepts a create that must not replace an object, "
             "and replaces it: two drivers would both win the job; use a version or another service "
             "that obeys conditional creates (If-None-Match: *), see `durable-shuffle storage-check`"
         )
+    return side_by_side(forget, then)[1]
 
 
 def create_exclusively(

@@ -1,5 +1,6 @@
 """Local files: the contract, the race of processes, what is synced, mapped and hidden."""
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,7 @@ def test_thousand_views_hold_no_descriptor(root: Path) -> None:
     """Views cost no file descriptor, however many live at the same time."""
     storage = LocalStorage(root)
     storage.put("a", [bytes(range(256)) * 4000])
+    gc.collect()  # what earlier tests left
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     views = [storage.read_range("a", start, 100) for start in range(1000)]
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

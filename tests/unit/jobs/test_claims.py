@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from durable_shuffle.jobs import claims
-from durable_shuffle.jobs.claims import hold_claim, let_go
+from durable_shuffle.jobs.claims import hold_claim, let_go, read_before_claim
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
@@ -31,6 +31,25 @@ def test_a_second_object_goes_on_with_the_claim(tmp_path: Path) -> None:
     assert (third is first, third.generation) == (False, 2)
     let_go(first, storage)  # once too often
     assert not read_job(storage, "job").ended
+
+
+def test_what_was_read_before_a_claim_may_be_old(tmp_path: Path) -> None:
+    """The log is read beside other requests; drivers that claim meanwhile are met as ever."""
+    storage = LocalStorage(tmp_path)
+    before = read_before_claim(storage, "job")
+    assert before is not None
+    other = JobLog.claim(storage, "job", "b" * 32)
+    log = hold_claim(
+        *(storage, "job"),
+        ids=RandomIds(),
+        clock=SystemClock(),
+        take_over=True,
+        before=before,
+    )
+    assert (log.generation, log.run) == (2, 2)
+    with pytest.raises(FencedError):
+        other.check_owner()
+    assert read_before_claim(storage, "job") is None, "this process holds the job"
 
 
 def test_another_process_is_another_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,9 +316,14 @@ class Elsewhere(MemoryStorage):
     def __init__(self, *, obeys: bool) -> None:
         super().__init__()
         self.obeys, self.creates = obeys, 0
+        self.proofs: list[str] = []
+        """Keys of the first two creates of the proof."""
 
     def put_if_absent(self, key: str, data: bytes) -> Created | Exists:
         self.creates += 1
+        if "/preflight/" in key:
+            assert not list(self.list("job/log/")), "claimed before it was proven"
+            self.proofs.append(key)
         if not self.obeys:
             self.delete([key])
         return super().put_if_absent(key, data)
@@ -337,6 +342,7 @@ def test_a_service_that_ignores_the_condition_of_a_create_is_refused(ids: Seeded
             begin(ignores)
         assert list(ignores.list("")) == []
         begin(obeys)
+        assert len(obeys.proofs) == 2
         assert [info.key for info in obeys.list("job/preflight/")] == []
         first = obeys.creates
         JobLog.claim(obeys, "job", B)

@@ -229,20 +229,34 @@ def with_durable_rows(
         partitioning = physical.UnknownPartitioning(partitions)
     size = statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
     plan = logical_rdd(
-        session, output, rdd, partitioning, size, kept_order(df) if ordered else None
+        session,
+        output,
+        rdd,
+        partitioning,
+        size,
+        kept_order(session, analyzed_plan(df)) if ordered else None,
     )
     return of_rows(session, plan)
 
 
-def kept_order(df: DataFrame) -> Any | None:
-    """Return the order of the rows within each partition of `df`, a Scala Seq; None if it has none.
+def kept_order(session: SparkSession, plan: Any) -> Any | None:
+    """Return the order of the rows within each partition of a plan, a Scala Seq; None if it has
+    none, or none that its columns alone tell.
 
     Spark's writers rely on it: they sort again if they do not know that rows are sorted.
     """
-    plan = analyzed_plan(df)
-    output, order = plan.outputSet(), plan.outputOrdering()
-    known = takewhile(lambda key: key.references().subsetOf(output), items(order))
-    return to_seq(classes_of(df.sparkSession), list(known)) or None
+    order = plan.outputOrdering()
+    if order.isEmpty():
+        return None
+    jvm: Any = classes_of(session)
+    output = plan.outputSet()
+    subquery = module(jvm, "org.apache.spark.sql.catalyst.trees.TreePattern").PLAN_EXPRESSION()
+
+    def told(key: Any) -> bool:
+        return key.references().subsetOf(output) and not key.containsPattern(subquery)
+
+    known = list(takewhile(told, items(order)))
+    return to_seq(jvm, known) if known else None
 
 
 def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:

@@ -255,6 +255,8 @@ def classify(check_columns: Callable[[StructType], None], node: Node) -> Exchang
     kind = _KINDS.get(name)
     if kind is None:
         return f"{name}: this partitioning is not known"
+    if node.subqueries:  # whose value only Spark's own operator has when its tasks start
+        return f"{name}: a subquery is part of the partitioning"
     partitions = int(node.partitioning.numPartitions())
     try:
         check_columns(schema_of(node.plan))

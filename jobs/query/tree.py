@@ -212,7 +212,9 @@ def rows_of(session: SparkSession, plan: Any) -> DataFrame:
 
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
     """
-    return catalyst.from_rdd(session, plan.output(), plan.execute(), plan.outputOrdering())
+    return catalyst.from_rdd(
+        session, plan.output(), plan.execute(), catalyst.kept_order(session, plan)
+    )
 
 
 def rdds_of(df: DataFrame) -> list[int]:

@@ -179,13 +179,13 @@ class StageStore:
         for left in reversed(range(_EXECUTIONS)):
             try:
                 return self._ensure(work, identity, changed, large_rows=large_rows)
-            except InputsChangedError as e:  # as Spark itself would have read them, this time
-                changed = str(e)
-            except TwoExecutionsError as e:
-                _LOG.warning("stage %s is looked at again: %s", work.name, e)
-                large_rows = large_rows or isinstance(e.__cause__, LargeRowsError)
+            except (InputsChangedError, TwoExecutionsError) as e:
                 if not left:
                     raise
+                _LOG.warning("stage %s is stored again: %s", work.name, e)
+                if isinstance(e, InputsChangedError):
+                    changed = str(e)  # this time as Spark itself would have read them
+                large_rows = large_rows or isinstance(e.__cause__, LargeRowsError)
         raise AssertionError
 
     def _ensure(

@@ -137,6 +137,8 @@ class MapTasks:
     """Whether an end row follows the last row of each partition (`CountedRows`)."""
     watch: bool = False
     """Whether what user functions open makes the stage unrecognised: no version vouches for it."""
+    new: bool = False
+    """Whether these are the first tasks that write the stage."""
     max_batch_bytes: int | None = None
     """If Spark hands over a larger batch, the task reports LargeRowsError."""
 
@@ -157,7 +159,9 @@ class MapTasks:
         result, error = None, None
         try:
             check_code(self.code)
-            stage = replace(self.stage, storage=counting)
+            # a committed task whose result Spark lost is a later attempt; else its COMMIT counts
+            first = self.new and context.attemptNumber() == 0
+            stage = replace(self.stage, storage=counting, untried=first)
             result = produce(stage, context.partitionId(), RandomIds().new_id())
         except (DurableShuffleError, LargeRowsError) as e:
             may_pass = isinstance(e, UnavailableError | OutcomeUnknownError)

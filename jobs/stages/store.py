@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from durable_shuffle.jobs.deploy.running_code import running_code
@@ -339,16 +340,17 @@ class StageStore:
         commits = {} if new else self._committed(stage, planned.producers)
         stored = len(commits)
         at_once = not stored
+        write = partial(self._write, work, stage, identity=identity, new=new)
         most = None if large_rows else LARGE_BATCH_BYTES
         try:
-            results = self._write(work, stage, planned, commits, identity, most)
+            results = write(planned, commits, max_batch_bytes=most)
         except LargeRowsError as e:
             at_once = False
             planned = work.plan(planned.conf, large_rows=True)
             commits.update(self._committed(stage, planned.producers))
             if commits:
                 _check_one_execution(identity, planned, e)
-            results = self._write(work, stage, planned, commits, identity, None)
+            results = write(planned, commits, max_batch_bytes=None)
         except InvalidInputError:
             if not changed:  # more files make more producers than were planned
                 work.check_inputs(identity, at_once=False)
@@ -408,7 +410,9 @@ class StageStore:
         stage: StageHandle,
         planned: Planned,
         commits: Mapping[int, CommittedAttempt],
+        *,
         identity: StageIdentity,
+        new: bool,
         max_batch_bytes: int | None,
     ) -> list[MapResult]:
         missing = [p for p in range(planned.producers) if p not in commits]
@@ -422,6 +426,7 @@ class StageStore:
             code=running_code(),
             ends=self._engine.ends_partitions,
             watch=identity.watched,
+            new=new,
             max_batch_bytes=max_batch_bytes,
         )
         label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"

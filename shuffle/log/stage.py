@@ -268,6 +268,8 @@ class StageHandle:
     """Producers that must run again, with the slot of the COMMIT whose data cannot be read."""
     unrecognised: bool = False
     """Whether only the call that computes it may use it."""
+    untried: bool = False
+    """Whether no attempt of this producer can have committed: it need not look before it writes."""
     index: tuple[str, bytes] | None = field(default=None, repr=False, compare=False)
     """Key and bytes of a small index that the driver has read for the tasks."""
 

@@ -149,7 +149,7 @@ def _run_writer(
             f"hexadecimal digits: producer={producer} attempt={attempt!r}"
         )
     log, after = stage.producer_log(producer), stage.damaged.get(producer, -1)
-    before = read_producer(log).counting(after=after)
+    before = None if stage.untried else read_producer(log).counting(after=after)
     if before is not None:
         return ProducerResult(before, wrote=False, won=False)
     try:

@@ -31,11 +31,11 @@ class Gate:
         self.act: Callable[[], object] | None = None
         write = StageStore._write
 
-        def writing(store: StageStore, *args: Any) -> Any:
+        def writing(store: StageStore, *args: Any, **named: Any) -> Any:
             act, self.act = self.act, None
             if act is not None:
                 act()
-            return write(store, *args)
+            return write(store, *args, **named)
 
         monkeypatch.setattr(StageStore, "_write", writing)
 

@@ -159,7 +159,7 @@ class MapTasks:
         result, error = None, None
         try:
             check_code(self.code)
-            # a committed task whose result Spark lost is a later attempt; else its COMMIT counts
+            # Spark numbers attempts anew only when it runs its whole stage again
             first = self.new and context.attemptNumber() == 0
             stage = replace(self.stage, storage=counting, untried=first)
             result = produce(stage, context.partitionId(), RandomIds().new_id())

@@ -269,7 +269,8 @@ class StageHandle:
     unrecognised: bool = False
     """Whether only the call that computes it may use it."""
     untried: bool = False
-    """Whether no attempt of this producer can have committed: it need not look before it writes."""
+    """Whether hardly any attempt of a producer can have committed before: it saves the request that
+    looks, and if one has, that COMMIT counts all the same."""
     index: tuple[str, bytes] | None = field(default=None, repr=False, compare=False)
     """Key and bytes of a small index that the driver has read for the tasks."""
 

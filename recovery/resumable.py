@@ -31,7 +31,7 @@ from durable_shuffle.shuffle.base.user_code import (
     user_code,
     users_close,
 )
-from durable_shuffle.shuffle.consume.loop import await_finished
+from durable_shuffle.shuffle.consume.loop import await_finished, winner_waits
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.outputs import read_output, write_output
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet
@@ -43,9 +43,6 @@ from durable_shuffle.shuffle.rows.reducers import ResumableReducer
 
 _RUNNING, _ENDED = b"\x00", b"\x01"
 """First byte of a stored state: whether the reducer has said all."""
-
-_TURNS = 3
-"""How often an attempt takes over from one that fenced it and then stood still."""
 
 
 @dataclass(slots=True)
@@ -80,14 +77,13 @@ class ResumableRun:
             FencedError: a newer driver works on this.
             UnavailableError: other attempts hold the work and do not get on with it.
         """
-        for _ in range(_TURNS):
+        for patience in winner_waits(self.settings):
             try:
                 yield from self._attempt()
             except UserCodeError as error:
                 raise error.error from None
             except FencedError:
                 log = SlotLog(self.stage.storage, self.path.log_prefix)
-                patience = self.settings.winner_wait_seconds
                 won = await_finished(log, self.generation, self.clock, patience)
                 if won is None:
                     continue

@@ -41,7 +41,12 @@ from durable_shuffle.shuffle.base.user_code import (
     user_code,
 )
 from durable_shuffle.shuffle.consume.log import resume_log
-from durable_shuffle.shuffle.consume.loop import Consumed, await_finished, consume_view
+from durable_shuffle.shuffle.consume.loop import (
+    Consumed,
+    await_finished,
+    consume_view,
+    winner_waits,
+)
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.consume.outputs import read_output
 from durable_shuffle.shuffle.log.consumer_records import Finished, ResumeMode
@@ -59,8 +64,6 @@ RESULT_SCHEMA = (
 )
 
 
-_PATIENCE_SECONDS = 600.0
-"""A fenced task waits so long for a winner that acknowledges nothing, then lets Spark retry."""
 OnNewCode = Literal["fail", "go_on"]
 
 
@@ -92,7 +95,6 @@ class ConsumeSpec:
     """How often Spark runs a failing task."""
     code: str
     """The task refuses to run other code; see `check_code`."""
-    patience_seconds: float = _PATIENCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +136,7 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
     done, error = Consumed(0, 0, 0), cast("DurableShuffleError | None", None)
     try:
         check_code(spec.code)
-        try:
-            done = _consume(spec, stage, subpartition)
-        except FencedError:
-            log = consumer_log(stage, spec.request.consumer, subpartition)
-            clock, patience = SystemClock(), spec.patience_seconds
-            if await_finished(log, spec.generation, clock, patience) is None:
-                raise UnavailableError(
-                    f"another attempt took this consumer over and wrote nothing for "
-                    f"{patience:g} s: log={log.prefix!r}"
-                ) from None
+        done = _consume_in_turns(spec, stage, subpartition)
     except UserCodeError as e:
         raise e.error from None
     except (UnavailableError, OutcomeUnknownError, ConflictError) as e:
@@ -156,6 +149,20 @@ def run_consume_task(spec: ConsumeSpec, subpartition: int) -> pa.RecordBatch:
         subpartition, done.delivered, done.resumed_from, counting.total, context.attemptNumber()
     )
     return _row(result, error)
+
+
+def _consume_in_turns(spec: ConsumeSpec, stage: StageHandle, subpartition: int) -> Consumed:
+    """Consume until this attempt or the one that fenced it has finished; take over a dead one's."""
+    log = consumer_log(stage, spec.request.consumer, subpartition)
+    for patience in winner_waits(spec.settings):
+        try:
+            return _consume(spec, stage, subpartition)
+        except FencedError:
+            if await_finished(log, spec.generation, SystemClock(), patience) is not None:
+                return Consumed(0, 0, 0)
+    raise UnavailableError(
+        f"other attempts hold this consumer and do not finish it: log={log.prefix!r}"
+    )
 
 
 def _consume(spec: ConsumeSpec, stage: StageHandle, subpartition: int) -> Consumed:

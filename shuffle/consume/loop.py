@@ -18,6 +18,7 @@ from durable_shuffle.serialization.arrow_schemas import schema_from_bytes, schem
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import FencedError, IncompatibleError, InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock
+from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.consume.outputs import write_output
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet
@@ -30,6 +31,7 @@ from durable_shuffle.shuffle.read.sealed_reader import join_small
 
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
+_TURNS = 3
 
 
 class Step(Protocol):
@@ -141,6 +143,16 @@ def check_outputs_schema(
             f"{_shown(schema)}: {name!r}; give another consumer name"
         )
     return stored.snapshot
+
+
+def winner_waits(settings: Settings) -> list[float]:
+    """Return how many seconds a fenced attempt waits for its winner, turn by turn.
+
+    When a wait ends without a new record, the winner may be dead, and the attempt opens the
+    consumer again. Each wait is twice the one before: of two attempts that live, and acknowledge
+    less often than the first wait, one gets through.
+    """
+    return [settings.winner_wait_seconds * 2**turn for turn in range(_TURNS)]
 
 
 def await_finished(

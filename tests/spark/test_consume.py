@@ -32,6 +32,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.log import read_resume_set
+from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.stage import open_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
@@ -218,9 +219,8 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
         request=ConsumeRequest("twins", ledger.doubling(meet=2), None, 300, "exact", "fail", ""),
         schema=pa.schema([("v", pa.int64()), ("w", pa.int64())]),
         generation=shuffle.generation,
-        settings=Settings(),
+        settings=Settings(winner_wait_seconds=120),
         tries=1,
-        patience_seconds=120,
         code=running_code(),
     )
     consume, folder = consume_function(spec, (0, 0)), str(ledger.folder)
@@ -253,6 +253,35 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
     out = shuffle.consume(stored, consumer="twins", process=spec.request.process, schema=SCHEMA)
     assert rows_of(out) == DOUBLED
     assert shuffle.report().consumers[0].tasks_run == 0
+
+
+@pytest.mark.requirement("R-F135-8")
+def test_a_winner_that_died_is_taken_over(session: SparkSession, root: str) -> None:
+    """A straggler of an earlier call opened the consumer and was killed before it wrote anything:
+    the fenced task waits, opens the consumer again, and delivers every row; Spark retries none."""
+    settings = Settings(winner_wait_seconds=0.5)
+    shuffle = DurableShuffle(session, root, job="tests", settings=settings)
+    stored = shuffle.repartition(numbers(session), 1, "odd key")
+    (path,), generation = shuffle._log.state.order, shuffle.generation
+    marker = Path(root, "..", "fenced").resolve()
+
+    def process(batch: pa.RecordBatch) -> pa.Table:
+        if not marker.exists():
+            marker.touch()
+            stage = open_stage(LocalStorage(root), path)
+            process.left = open_view(  # type: ignore[attr-defined]
+                stage, 0, consumer="c", generation=generation
+            )
+        v = batch.column("v")
+        return pa.table({"v": v, "w": pa.array([2 * x for x in v.to_pylist()])})
+
+    out = shuffle.consume(
+        stored, consumer="c", process=process, schema=SCHEMA, checkpoint_every=300
+    )
+    assert rows_of(out) == DOUBLED
+    assert marker.exists()
+    (report,) = shuffle.report().consumers
+    assert (report.tasks_run, report.views) == (1, 3), "the dead one's view is the second of three"
 
 
 def test_an_error_of_the_user_comes_out_as_it_is(session: SparkSession, root: str) -> None:

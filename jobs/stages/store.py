@@ -7,22 +7,19 @@ state first wins a slot in a log. Several threads may ensure stages of one job a
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
-from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.engine import Engine, Planned
-from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
-from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.engine.tasks import MapResult
+from durable_shuffle.jobs.engine.transfer import LargeRowsError
 from durable_shuffle.jobs.stages.built_on import built_on, superseded
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
 from durable_shuffle.jobs.stages.healing import Healing
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
+from durable_shuffle.jobs.stages.producer_runs import ProducerRuns, unproven
 from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.work import InputsChangedError, TwoExecutionsError, Writing
@@ -41,7 +38,6 @@ from durable_shuffle.recovery.resume import (
 from durable_shuffle.serialization.arrow_schemas import schema_to_bytes, storable_schema
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
-    InvalidInputError,
     NotFoundError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
@@ -50,15 +46,13 @@ from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, stage_folders
-from durable_shuffle.shuffle.log.note_unrecognised import note_unrecognised
-from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
+from durable_shuffle.shuffle.log.producer_log import read_producer
 from durable_shuffle.shuffle.log.records import Describe, Lasts, Seal, StageUse
 from durable_shuffle.shuffle.log.stage import (
     SEALED,
     StageHandle,
     StageState,
     describe_stage,
-    live_state,
     open_stage,
     open_with_log,
     read_state,
@@ -68,16 +62,13 @@ from durable_shuffle.shuffle.log.typed_log import NOTHING
 from durable_shuffle.shuffle.read.sealed_reader import small_index
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
-from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written, sealed_state
+from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 _LOG = logging.getLogger(__name__)
 _EXECUTIONS = 4
 """How often a stage is tried. Spark tries its own stages as often when it lost what they read."""
-_TWO_EXECUTIONS = "Spark computed rows below the stage twice, and they may differ"
-_SPARK_SAW_TWO = "with indeterminate output was failed and retried"
-"""Spark says this when it ends a job for that reason; see SPARK-23207."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,7 @@ class StoredStage:
     @property
     def fingerprint(self) -> str:
         """Name and fingerprint, by which stages that read this one refer to it."""
-        return _text(self.handle)
+        return f"{self.handle.path.name}-{self.handle.path.fingerprint}"
 
 
 class StageStore:
@@ -118,10 +109,9 @@ class StageStore:
         self.policy, self._settings = policy, settings
         self.clock, self._ids = clock, ids
         self._lock = threading.Lock()
-        self._recognised: dict[str, bool] = {}
-        """Name and fingerprint of stages that were ensured -> whether later calls may use them."""
         self.misses = Misses(storage, log, settings)
         self.healing = Healing(log, settings, clock, ids)
+        self._runs = ProducerRuns(engine, task_storage, log, settings, ids, self.healing)
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
         """Say what `ensure` would do under policy "auto".
@@ -240,7 +230,7 @@ class StageStore:
             stage = replace(stage, damaged=state.damaged)
         if seal is None or stage.damaged:
             assert planned is not None  # only a sealed stage that is whole is used without a plan
-            state, results, earlier, listed = self._run(
+            state, results, earlier, listed = self._runs.run(
                 *(work, stage, planned, identity, changed),
                 new=new,
                 large_rows=new and large_rows,
@@ -252,7 +242,6 @@ class StageStore:
             stage = replace(stage, damaged={})
             seal = self._compacted(stage, state.seal)
         stage = replace(stage, unrecognised=bool(state.unrecognised))
-        self._recognised[_text(stage)] = not stage.unrecognised
         reruns = count_reruns(stage, seal, listed)
         retries = sum(r.tries_before for r in results)
         if isinstance(decision, Resume | Repair) or retries:
@@ -291,7 +280,9 @@ class StageStore:
             *(report.producers_run, report.producers_reused),
             *(report.rows, report.data_bytes, report.seconds),
         )
-        return StoredStage(self._for_tasks(stage), seal, report)
+        found = StoredStage(self._for_tasks(stage), seal, report)
+        self._runs.recognised[found.fingerprint] = not stage.unrecognised
+        return found
 
     def _compacted(self, stage: StageHandle, seal: Seal) -> Seal:
         """Compact the stage if that is asked for or pays; return the seal that readers must use."""
@@ -314,128 +305,6 @@ class StageStore:
 
     def _for_tasks(self, stage: StageHandle) -> StageHandle:
         return replace(stage, storage=self._task_storage)
-
-    def _run(
-        self,
-        work: Writing,
-        stage: StageHandle,
-        planned: Planned,
-        identity: StageIdentity,
-        changed: str,
-        *,
-        new: bool,
-        large_rows: bool,
-    ) -> tuple[StageState, list[MapResult], int, Listed]:
-        """Run the missing producers and seal the stage.
-
-        Args:
-            changed: as for `_ensure`.
-            new: nobody else knows the incarnation.
-            large_rows: it is planned for large rows.
-
-        Returns:
-            The state with the seal, results, how many committed without one, because their job was
-            planned again, and what is written.
-        """
-        commits = {} if new else self._committed(stage, planned.producers)
-        stored = len(commits)
-        at_once = not stored
-        write = partial(self._write, work, stage, identity=identity, new=new)
-        most = None if large_rows else LARGE_BATCH_BYTES
-        try:
-            results = write(planned, commits, max_batch_bytes=most)
-        except LargeRowsError as e:
-            at_once = False
-            planned = work.plan(planned.conf, large_rows=True)
-            commits.update(self._committed(stage, planned.producers))
-            if commits:
-                _check_one_execution(identity, planned, e)
-            results = write(planned, commits, max_batch_bytes=None)
-        except InvalidInputError:
-            if not changed:  # more files make more producers than were planned
-                work.check_inputs(identity, at_once=False)
-            raise
-        if self._engine.attempted_again({result.spark_stage for result in results}):
-            _check_one_execution(identity, planned)
-        earlier = len(commits) - stored
-        commits |= {result.committed.commit.producer: result.committed for result in results}
-        at_once = at_once and not stage.damaged
-        changed = changed or work.check_inputs(identity, at_once=at_once)
-        opened = self._engine.seen(identity.code) if identity.watched else []
-        seen = [f"{what}, opened by a Python function" for what in opened]
-        noted = self._note(stage, [*([changed] if changed else []), *seen], identity)
-        if stage.damaged:
-            self._log.check_owner()
-            self.healing.replace(stage, commits)
-            return live_state(stage), results, earlier, list_written(stage)
-        state, listed = side_by_side(
-            lambda: sealed_state(
-                stage,
-                commits,
-                producers=planned.producers,
-                generation=self._log.generation,
-                record_id=self._ids.new_id(),
-                settings=self._settings,
-                known=StageState() if new and not noted else None,
-                may_seal=self._log.check_owner,
-            ),
-            lambda: list_written(stage),
-        )
-        return state, results, earlier, listed
-
-    def _note(self, stage: StageHandle, reasons: list[str], identity: StageIdentity) -> bool:
-        """Record on what the rows depend that the fingerprint does not name, if on anything.
-
-        Returns:
-            Whether a record stands.
-        """
-        reasons += [
-            f"the stage {text}, which cannot be recognized"
-            for text in identity.reads
-            if not self._recognised.get(text, True)
-        ]
-        if reasons:
-            self._log.check_owner()
-            note_unrecognised(
-                stage,
-                reasons,
-                generation=self._log.generation,
-                record_id=self._ids.new_id(),
-            )
-        return bool(reasons)
-
-    def _write(
-        self,
-        work: Writing,
-        stage: StageHandle,
-        planned: Planned,
-        commits: Mapping[int, CommittedAttempt],
-        *,
-        identity: StageIdentity,
-        new: bool,
-        max_batch_bytes: int | None,
-    ) -> list[MapResult]:
-        missing = [p for p in range(planned.producers) if p not in commits]
-        if not missing:
-            return []
-        tasks = MapTasks(
-            self._for_tasks(stage),
-            planned.producers,
-            self._settings,
-            tries=self._engine.task_tries,
-            code=running_code(),
-            ends=self._engine.ends_partitions,
-            watch=identity.watched,
-            new=new,
-            max_batch_bytes=max_batch_bytes,
-        )
-        label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
-        try:
-            return work.write(planned, tasks, missing, label)
-        except JVM_ERRORS as e:
-            if _SPARK_SAW_TWO in str(e):
-                raise TwoExecutionsError(_TWO_EXECUTIONS) from e
-            raise
 
     def _plan(
         self,
@@ -491,11 +360,11 @@ class StageStore:
             known = KnownStage(sealed, None, "", frozenset(), unrecognised=state.unrecognised)
             return decide(WantedStage(None, "", ()), known, policy), None
         planned = self._plan(work, recorded_settings(stage), runs=runs)
-        commits = {} if sealed else self._committed(stage, stage.describe.producers)
+        commits = {} if sealed else self._runs.committed(stage, stage.describe.producers)
         logs = (read_producer(stage.producer_log(p)) for p in state.damaged)
-        unproven = _unproven(identity, planned) if commits or state.damaged else ()
+        unsure = unproven(identity, planned) if commits or state.damaged else ()
         decision = decide(
-            WantedStage(planned.producers, planned.splits, unproven),
+            WantedStage(planned.producers, planned.splits, unsure),
             KnownStage(
                 sealed=sealed,
                 producers=stage.describe.producers,
@@ -527,7 +396,7 @@ class StageStore:
         if stage is None:
             return 0, 0
         producers = stage.describe.producers
-        return len(self._committed(stage, producers)), producers
+        return len(self._runs.committed(stage, producers)), producers
 
     def _describe(
         self, work: Writing, identity: StageIdentity, planned: Planned, storage: Storage
@@ -560,45 +429,3 @@ class StageStore:
             created_wall_seconds=self.clock.wall(),
         )
         return describe_stage(storage, path, describe)
-
-    def _committed(self, stage: StageHandle, producers: int) -> dict[int, CommittedAttempt]:
-        """Return producer -> COMMIT for the producers that need not run.
-
-        A COMMIT of a damaged producer is returned only if it is newer than the damaged one.
-        """
-
-        def read(producer: int) -> CommittedAttempt | None:
-            after = stage.damaged.get(producer, -1)
-            found = read_producer(stage.producer_log(producer)).counting(after=after)
-            return None if found is None else found.light(producers)
-
-        with ThreadPoolExecutor(self._settings.control_threads) as pool:
-            commits = list(pool.map(read, range(producers)))
-        return {p: c for p, c in enumerate(commits) if c is not None}
-
-
-def _text(stage: StageHandle) -> str:
-    return f"{stage.path.name}-{stage.path.fingerprint}"
-
-
-def _check_one_execution(
-    identity: StageIdentity, planned: Planned, cause: LargeRowsError | None = None
-) -> None:
-    """Refuse to seal producers of two executions of what lies below, unless both give the same.
-
-    Raises:
-        TwoExecutionsError: they may differ.
-    """
-    unproven = _unproven(identity, planned)
-    if unproven:
-        raise TwoExecutionsError(f"{_TWO_EXECUTIONS}: {', '.join(unproven)}") from cause
-
-
-def _unproven(identity: StageIdentity, planned: Planned) -> tuple[str, ...]:
-    """Return why commits of two runs must not be mixed; empty if that is proven to be harmless.
-
-    A version vouches for an input as a whole, not that its rows come in the same parts again. What
-    a function does with the rows of one task concerns no other task.
-    """
-    inputs = tuple(f"only version= vouches for this: {why}" for why in identity.vouched_inputs)
-    return inputs or planned.unproven(bool(identity.vouched))

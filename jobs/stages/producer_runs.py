@@ -1,0 +1,209 @@
+"""Runs the missing producers of a stage, and seals it once all have committed.
+
+Producers of two executions of what lies below count together only if both are proven to give the
+same rows: Spark may run lost map tasks of its own exchanges again in between.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from durable_shuffle.jobs.deploy.running_code import running_code
+from durable_shuffle.jobs.engine.engine import Engine, Planned
+from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
+from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.stages.healing import Healing
+from durable_shuffle.jobs.stages.identity import StageIdentity
+from durable_shuffle.jobs.stages.work import TwoExecutionsError, Writing
+from durable_shuffle.serialization.errors import InvalidInputError
+from durable_shuffle.shuffle.base.clock import IdSource
+from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
+from durable_shuffle.shuffle.log.job_log import JobLog
+from durable_shuffle.shuffle.log.note_unrecognised import note_unrecognised
+from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
+from durable_shuffle.shuffle.log.stage import StageHandle, StageState, live_state
+from durable_shuffle.shuffle.seal.seal import Listed, list_written, sealed_state
+from durable_shuffle.shuffle.storage.contract import Storage
+
+_TWO_EXECUTIONS = "Spark computed rows below the stage twice, and they may differ"
+_SPARK_SAW_TWO = "with indeterminate output was failed and retried"
+"""Spark says this when it ends a job for that reason; see SPARK-23207."""
+
+
+@dataclass(slots=True)
+class ProducerRuns:
+    """Runs producers of the stages of one claimed job. Its methods may be called from several
+    threads."""
+
+    engine: Engine
+    task_storage: Storage
+    """The storage that tasks use."""
+    log: JobLog
+    settings: Settings
+    ids: IdSource
+    healing: Healing
+    recognised: dict[str, bool] = field(default_factory=dict, init=False)
+    """Name and fingerprint of stages that were ensured -> whether later calls may use them."""
+
+    def run(
+        self,
+        work: Writing,
+        stage: StageHandle,
+        planned: Planned,
+        identity: StageIdentity,
+        changed: str,
+        *,
+        new: bool,
+        large_rows: bool,
+    ) -> tuple[StageState, list[MapResult], int, Listed]:
+        """Run the missing producers and seal the stage.
+
+        Args:
+            changed: the inputs that changed when it was tried before; "" if nothing was tried.
+            new: nobody else knows the incarnation.
+            large_rows: it is planned for large rows.
+
+        Returns:
+            The state with the seal, results, how many committed without one, because their job was
+            planned again, and what is written.
+        """
+        commits = {} if new else self.committed(stage, planned.producers)
+        stored = len(commits)
+        at_once = not stored
+        write = partial(self._write, work, stage, identity=identity, new=new)
+        most = None if large_rows else LARGE_BATCH_BYTES
+        try:
+            results = write(planned, commits, max_batch_bytes=most)
+        except LargeRowsError as e:
+            at_once = False
+            planned = work.plan(planned.conf, large_rows=True)
+            commits.update(self.committed(stage, planned.producers))
+            if commits:
+                _check_one_execution(identity, planned, e)
+            results = write(planned, commits, max_batch_bytes=None)
+        except InvalidInputError:
+            if not changed:  # more files make more producers than were planned
+                work.check_inputs(identity, at_once=False)
+            raise
+        if self.engine.attempted_again({result.spark_stage for result in results}):
+            _check_one_execution(identity, planned)
+        earlier = len(commits) - stored
+        commits |= {result.committed.commit.producer: result.committed for result in results}
+        at_once = at_once and not stage.damaged
+        changed = changed or work.check_inputs(identity, at_once=at_once)
+        opened = self.engine.seen(identity.code) if identity.watched else []
+        seen = [f"{what}, opened by a Python function" for what in opened]
+        noted = self._note(stage, [*([changed] if changed else []), *seen], identity)
+        if stage.damaged:
+            self.log.check_owner()
+            self.healing.replace(stage, commits)
+            return live_state(stage), results, earlier, list_written(stage)
+        state, listed = side_by_side(
+            lambda: sealed_state(
+                stage,
+                commits,
+                producers=planned.producers,
+                generation=self.log.generation,
+                record_id=self.ids.new_id(),
+                settings=self.settings,
+                known=StageState() if new and not noted else None,
+                may_seal=self.log.check_owner,
+            ),
+            lambda: list_written(stage),
+        )
+        return state, results, earlier, listed
+
+    def _note(self, stage: StageHandle, reasons: list[str], identity: StageIdentity) -> bool:
+        """Record on what the rows depend that the fingerprint does not name, if on anything.
+
+        Returns:
+            Whether a record stands.
+        """
+        reasons += [
+            f"the stage {text}, which cannot be recognized"
+            for text in identity.reads
+            if not self.recognised.get(text, True)
+        ]
+        if reasons:
+            self.log.check_owner()
+            note_unrecognised(
+                stage,
+                reasons,
+                generation=self.log.generation,
+                record_id=self.ids.new_id(),
+            )
+        return bool(reasons)
+
+    def _write(
+        self,
+        work: Writing,
+        stage: StageHandle,
+        planned: Planned,
+        commits: Mapping[int, CommittedAttempt],
+        *,
+        identity: StageIdentity,
+        new: bool,
+        max_batch_bytes: int | None,
+    ) -> list[MapResult]:
+        missing = [p for p in range(planned.producers) if p not in commits]
+        if not missing:
+            return []
+        tasks = MapTasks(
+            replace(stage, storage=self.task_storage),
+            planned.producers,
+            self.settings,
+            tries=self.engine.task_tries,
+            code=running_code(),
+            ends=self.engine.ends_partitions,
+            watch=identity.watched,
+            new=new,
+            max_batch_bytes=max_batch_bytes,
+        )
+        label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
+        try:
+            return work.write(planned, tasks, missing, label)
+        except JVM_ERRORS as e:
+            if _SPARK_SAW_TWO in str(e):
+                raise TwoExecutionsError(_TWO_EXECUTIONS) from e
+            raise
+
+    def committed(self, stage: StageHandle, producers: int) -> dict[int, CommittedAttempt]:
+        """Return producer -> COMMIT for the producers that need not run.
+
+        A COMMIT of a damaged producer is returned only if it is newer than the damaged one.
+        """
+
+        def read(producer: int) -> CommittedAttempt | None:
+            after = stage.damaged.get(producer, -1)
+            found = read_producer(stage.producer_log(producer)).counting(after=after)
+            return None if found is None else found.light(producers)
+
+        with ThreadPoolExecutor(self.settings.control_threads) as pool:
+            commits = list(pool.map(read, range(producers)))
+        return {p: c for p, c in enumerate(commits) if c is not None}
+
+
+def _check_one_execution(
+    identity: StageIdentity, planned: Planned, cause: LargeRowsError | None = None
+) -> None:
+    """Refuse to seal producers of two executions of what lies below, unless both give the same.
+
+    Raises:
+        TwoExecutionsError: they may differ.
+    """
+    why = unproven(identity, planned)
+    if why:
+        raise TwoExecutionsError(f"{_TWO_EXECUTIONS}: {', '.join(why)}") from cause
+
+
+def unproven(identity: StageIdentity, planned: Planned) -> tuple[str, ...]:
+    """Return why commits of two runs must not be mixed; empty if that is proven to be harmless.
+
+    A version vouches for an input as a whole, not that its rows come in the same parts again. What
+    a function does with the rows of one task concerns no other task.
+    """
+    inputs = tuple(f"only version= vouches for this: {why}" for why in identity.vouched_inputs)
+    return inputs or planned.unproven(bool(identity.vouched))

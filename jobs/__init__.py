@@ -13,5 +13,6 @@ The folders follow a call; each may import those below it in this list:
 
 The command line stands above all: `cli/`, `reports/`, `inspect/`.
 
-Start in `session.py`, then `stages/store.py`, `stages/producer_runs.py`, `engine/classic.py`, `engine/tasks.py`.
+Start in `session.py`, then `stages/store.py`, `stages/producer_runs.py`, `engine/classic.py`,
+`engine/tasks.py`.
 """

@@ -59,3 +59,8 @@ def when(wall_seconds: float | None) -> str | None:
     if wall_seconds is None:
         return None
     return datetime.fromtimestamp(wall_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def assigned(how: str, keys: Sequence[str]) -> str:
+    """Return how rows are assigned to partitions, with the columns that decide it."""
+    return f"{how} by {', '.join(keys)}" if keys else how

@@ -6,9 +6,10 @@ everything that could be decided wrongly is here, as a function of values.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from durable_shuffle.serialization.errors import IncompatibleError
+from durable_shuffle.shuffle.base.words import StageAction, StageStatus
 
 ReusePolicy = Literal["auto", "never", "require"]
 
@@ -49,6 +50,8 @@ class KnownStage:
 class Reuse:
     """The stage is sealed: read it, run nothing."""
 
+    status: ClassVar = StageStatus.STORED
+    action: ClassVar = StageAction.REUSED
     why: str
 
 
@@ -56,6 +59,8 @@ class Reuse:
 class Resume:
     """Same identity: keep what is committed, run `missing`."""
 
+    status: ClassVar = StageStatus.PARTIAL
+    action: ClassVar = StageAction.RESUMED
     missing: tuple[int, ...]
     why: str
 
@@ -64,6 +69,8 @@ class Resume:
 class Repair:
     """The stage is sealed, and data of `damaged` is lost: run these again, and nothing else."""
 
+    status: ClassVar = StageStatus.DAMAGED
+    action: ClassVar = StageAction.REPAIRED
     damaged: tuple[int, ...]
     why: str
 
@@ -72,6 +79,8 @@ class Repair:
 class Fresh:
     """Make a new incarnation and run every producer."""
 
+    status: ClassVar = StageStatus.ABSENT
+    action: ClassVar = StageAction.COMPUTED
     why: str
 
 
@@ -95,7 +104,7 @@ def decide(
     """
     decision = _decide(wanted, found, policy, miss)
     if policy == "require" and isinstance(decision, Fresh):
-        raise IncompatibleError(f"reuse='require' but the stage must run afresh: {decision.why}")
+        raise IncompatibleError(f"reuse='require' but the stage must be computed: {decision.why}")
     return decision
 
 
@@ -112,13 +121,13 @@ def _decide(
     if found.unrecognised:
         return Fresh(unrecognised(found.unrecognised))
     if found.sealed and not found.damaged:
-        return Reuse("same fingerprint and sealed")
+        return Reuse("stored under the same fingerprint")
     if found.commits >= MAX_COMMITS:
-        return Fresh(f"data of one producer was lost after {found.commits} commits")
+        return Fresh(f"data of one map task was lost after {found.commits} commits")
     if found.producers != wanted.producers:
-        return Fresh(f"other number of producers: stored={found.producers} now={wanted.producers}")
+        return Fresh(f"other number of map tasks: stored={found.producers} now={wanted.producers}")
     if found.splits != wanted.splits:
-        return Fresh("other input splits for the same number of producers")
+        return Fresh("other input splits for the same number of map tasks")
     if (found.committed or found.damaged) and wanted.unproven:
         names = ", ".join(wanted.unproven)
         return Fresh(
@@ -126,9 +135,9 @@ def _decide(
         )
     if found.damaged:
         lost = tuple(sorted(found.damaged))
-        return Repair(lost, f"same fingerprint and sealed, data of {len(lost)} producers is lost")
+        return Repair(lost, f"same fingerprint, data of {len(lost)} map tasks is lost")
     missing = tuple(p for p in range(wanted.producers or 0) if p not in found.committed)
-    return Resume(missing, f"same fingerprint, {len(found.committed)} producers committed")
+    return Resume(missing, f"same fingerprint, {len(found.committed)} map tasks are stored")
 
 
 def unrecognised(reasons: Iterable[str]) -> str:

@@ -170,7 +170,7 @@ def test_what_is_installed_runs_the_program_of_the_readme(
     (tmp_path / "program.py").write_text(text.split("```python\n")[1].split("```")[0])
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYSPARK"))}
     environment["PATH"] = f"{home / 'bin'}{os.pathsep}{environment['PATH']}"
-    for decision in ("fresh", "reuse"):
+    for decision in ("computed", "reused"):
         done = subprocess.run(
             [str(home / "bin" / "python"), "program.py"],
             cwd=tmp_path,

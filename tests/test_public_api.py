@@ -14,7 +14,7 @@ import durable_shuffle
 from durable_shuffle import errors as public_errors
 from durable_shuffle.serialization import errors
 
-PUBLIC = ("aio", "errors", "pipelines", "streaming", "views")
+PUBLIC = ("aio", "errors", "pipelines", "results", "streaming", "views")
 LAYERS = ("serialization", "shuffle", "recovery", "jobs", "bench")
 
 

@@ -121,7 +121,7 @@ def _outcome(
         total.update({key: int(value) for key, value in one.items() if key != "seconds"})
     again = 0
     if shuffle == "durable":
-        again = max(reruns(work / "store", run.job), total["producers_rerun"])
+        again = max(reruns(work / "store", run.job), total["map_tasks_rerun"])
     return ChaosOutcome(
         shuffle=shuffle,
         kills_wanted=kills,
@@ -131,9 +131,9 @@ def _outcome(
         executor_kills_wanted=(len(plan.executor_dies_at()) or 1) if kills else 0,
         driver_kills=run.driver_kills,
         driver_kills_wanted=len(plan.driver_dies_at()) if kills else 0,
-        producers_run=total["producers_run"],
-        producers_reused=total["producers_reused"],
-        producers_rerun=again,
+        map_tasks_run=total["map_tasks_run"],
+        map_tasks_reused=total["map_tasks_reused"],
+        map_tasks_rerun=again,
         map_tasks=_map_tasks(work, run.job),
         seconds=run.seconds,
     )
@@ -163,14 +163,14 @@ def _print(
         table.add_column(name, justify="left" if name == "shuffle" else "right", no_wrap=True)
     lost = _lost(outcomes)
     for o in outcomes:
-        again = str(o.producers_rerun) if o.shuffle == "durable" else "-"
+        again = str(o.map_tasks_rerun) if o.shuffle == "durable" else "-"
         cost = f"{lost[o.shuffle]:+.1f} s/kill" if o.kills_wanted and o.shuffle in lost else ""
         kills = (str(o.executor_kills), str(o.driver_kills))
         title = o.title.replace(" shuffle", "")
         table.add_row(title, f"{o.right}/{queries}", *kills, again, f"{o.seconds:.1f}", cost)
     console.print(table)
     console.print("executors, drivers: killed; again: committed producers that ran once more")
-    total_again = sum(o.producers_rerun for o in outcomes)
+    total_again = sum(o.map_tasks_rerun for o in outcomes)
     durable = [o for o in outcomes if o.shuffle == "durable" and o.kills_wanted]
     for o in durable:
         console.print(f"{o.right}/{queries} right, {total_again} committed producers run again")

@@ -71,9 +71,9 @@ class ChaosOutcome:
     driver_kills: int
     """SIGKILLs that hit the driver while a query ran."""
     driver_kills_wanted: int
-    producers_run: int
-    producers_reused: int
-    producers_rerun: int
+    map_tasks_run: int
+    map_tasks_reused: int
+    map_tasks_rerun: int
     """Committed producers that ran again, counted from storage; 0 for Spark's own shuffle."""
     map_tasks: int
     """Map tasks of Spark's own shuffles that finished, counted from Spark's event logs."""
@@ -116,8 +116,8 @@ def chaos_failures(outcomes: Sequence[ChaosOutcome], queries: int) -> list[str]:
             )
         if not o.kills_wanted and o.kills:
             found.append(f"{o.title}: {o.kills} kills in a calm run")
-        if o.shuffle == "durable" and o.producers_rerun:
-            found.append(f"{o.title}: {o.producers_rerun} committed producers ran again")
-        if o.shuffle == "durable" and o.producers_run == 0:
+        if o.shuffle == "durable" and o.map_tasks_rerun:
+            found.append(f"{o.title}: {o.map_tasks_rerun} committed producers ran again")
+        if o.shuffle == "durable" and o.map_tasks_run == 0:
             found.append(f"{o.title}: no producer ran, so nothing was tested")
     return found

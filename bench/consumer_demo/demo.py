@@ -108,13 +108,13 @@ class Figures:
     """Rows that no output holds."""
     doubled: int
     """Rows in the outputs that should not be there, or not again."""
-    producers_rerun: int
+    map_tasks_rerun: int
     lives: tuple[Life, ...]
 
     @property
     def passed(self) -> bool:
         """True if all kills fired and nothing was lost, doubled or produced again."""
-        wrong = self.lost + self.doubled + self.producers_rerun
+        wrong = self.lost + self.doubled + self.map_tasks_rerun
         return wrong == 0 and self.kills_fired == self.kills_wanted
 
     def to_dict(self) -> dict[str, object]:
@@ -174,7 +174,7 @@ def judge(
         published=found.total(),
         lost=(expected - found).total(),
         doubled=(found - expected).total(),
-        producers_rerun=count_reruns(stage, require_seal(stage)).attempts,
+        map_tasks_rerun=count_reruns(stage, require_seal(stage)).attempts,
         lives=tuple(lives),
     )
 
@@ -271,5 +271,5 @@ def _print(console: Console, figures: Figures) -> None:
     console.print(
         f"{'passed' if figures.passed else 'FAILED'}: {figures.kills_fired} of "
         f"{figures.kills_wanted} kills fired, {figures.epochs} epochs, {figures.lost} lost, "
-        f"{figures.doubled} doubled, {figures.producers_rerun} producers run again"
+        f"{figures.doubled} doubled, {figures.map_tasks_rerun} producers run again"
     )

@@ -132,7 +132,7 @@ def _orphan_bytes(work: Path, step: Step) -> int | None:
 
 
 def _committed_again(work: Path, step: Step, last: Run) -> int:
-    told = int((last.total or {}).get("producers_rerun", 0))
+    told = int((last.total or {}).get("map_tasks_rerun", 0))
     return max(told, reruns(store_folder(work), step.job)) if step.fault != "F6" else told
 
 

@@ -45,9 +45,9 @@ def _figures(
     if last.total is None:
         run, reused, again = shuffled, 0, max(0, shuffled + done_before - PRODUCERS)
     else:
-        run, reused = int(last.total["producers_run"]), int(last.total["producers_reused"])
+        run, reused = int(last.total["map_tasks_run"]), int(last.total["map_tasks_reused"])
         counted_later = reruns(store_folder(work), last.step.job)
-        again = max(int(last.total["producers_rerun"]), counted_later)
+        again = max(int(last.total["map_tasks_rerun"]), counted_later)
     return Figures(
         producers=first.step.producers,
         fault=first.step.fault,

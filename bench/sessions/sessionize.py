@@ -126,10 +126,10 @@ def run(
         (stage,) = durable.report().stages
         answer = {
             **totals.asDict(),
-            "decision": stage.decision,
-            "producers": stage.producers,
-            "producers_run": stage.producers_run,
-            "producers_rerun": stage.producers_rerun,
+            "action": stage.action,
+            "map_tasks": stage.map_tasks,
+            "map_tasks_run": stage.map_tasks_run,
+            "map_tasks_rerun": stage.map_tasks_rerun,
         }
     sys.stdout.write(json.dumps(answer) + "\n")
 

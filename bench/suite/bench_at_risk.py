@@ -106,7 +106,7 @@ def killed_and_run_again(
     ran = killed_after(victim, root, draw.uniform(0, whole["seconds"]))
     again = answer(start(root, data, query, budget, java))
     assert again["rows"] == whole["rows"]
-    assert again["total"]["producers_rerun"] == 0
+    assert again["total"]["map_tasks_rerun"] == 0
     return ran, float(again["seconds"])
 
 

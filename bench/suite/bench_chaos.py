@@ -72,7 +72,7 @@ def told(found: dict[str, Any], options: ChaosOptions) -> float:
             f"{what}, seed {options.seed}",
             f"{one['right']}/{len(options.queries)}",
             *(str(one["executor_kills"]), str(one["driver_kills"])),
-            str(one["producers_rerun"]) if durable else "",
+            str(one["map_tasks_rerun"]) if durable else "",
             *(f"{one['seconds']:.1f}", cost + missed),
             f"{limit:.1f} s" if kills and durable else "",
         )

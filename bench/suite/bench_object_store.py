@@ -185,7 +185,7 @@ def test_tiny_stages(
             for what in ("stored", "found"):
                 with new.open(bench_spark) as shuffle:
                     seconds[name, what] = loop(lambda df, n: shuffle.checkpoint(df, name=f"s{n}"))
-                    run = shuffle.report().total()["producers_run"]
+                    run = shuffle.report().total()["map_tasks_run"]
                 assert (run > 0) == (what == "stored")
 
     benchmark.pedantic(measure, rounds=1)

@@ -103,7 +103,7 @@ def measure(
     of the whole run after 80% of its commits; and how much the killed one left."""
     folder.mkdir()
     whole = answer(start(folder / "whole", data, query, java=java))
-    total = int(whole["total"]["producers_run"])
+    total = int(whole["total"]["map_tasks_run"])
     victim = start(folder / "killed", data, query, java=java)
     while len(commits(folder / "killed")) < COMMITTED * total:
         assert victim.poll() is None, "the driver ended before its kill"
@@ -114,8 +114,8 @@ def measure(
     assert left < total, "the kill came too late"
     again = answer(start(folder / "killed", data, query, java=java))
     assert again["rows"] == whole["rows"]
-    assert again["total"]["producers_rerun"] == 0
-    assert again["total"]["producers_run"] == total - left
+    assert again["total"]["map_tasks_rerun"] == 0
+    assert again["total"]["map_tasks_run"] == total - left
     planning = answer(start(folder / "planned", data, query, "plan", java=java))
     seconds = [float(one["seconds"]) for one in (whole, again, planning)]
     rest = after_commits(folder / "whole", seconds[0])

@@ -64,9 +64,9 @@ def test_tpcds_against_native(
             return run(kept[-1])
 
         def again() -> list[Any]:
-            ran = kept[-1].report().total()["producers_run"]
+            ran = kept[-1].report().total()["map_tasks_run"]
             rows = run(kept[-1])
-            assert kept[-1].report().total()["producers_run"] == ran
+            assert kept[-1].report().total()["map_tasks_run"] == ran
             return rows
 
         left = DurableShuffle(tpcds, str(root), job="left", reuse="never", at_risk=AT_RISK)

@@ -27,6 +27,7 @@ from durable_shuffle.jobs.reports.job_page import job_page
 from durable_shuffle.jobs.text import plural, size, table
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.words import StageStatus
 from durable_shuffle.shuffle.log.layout import job_log_prefix
 from durable_shuffle.shuffle.log.stage import open_stage
 from durable_shuffle.shuffle.storage.check import StorageReport, check_storage
@@ -69,7 +70,7 @@ def ls(
     if job:
         text = stage_table(jobs[0][1])
     elif jobs:
-        head = ["JOB", "GENERATION", "STAGES", "RELEASED", "ROWS", "SIZE"]
+        head = ["JOB", "DRIVERS", "STAGES", "RELEASED", "ROWS", "SIZE"]
         text = table(head, [_job_row(copy, stages) for copy, stages in jobs])
     else:
         text = f"no jobs below {storage.description}; is it the right place?"
@@ -79,7 +80,7 @@ def ls(
 
 
 def _job_row(copy: JobCopy, stages: list[StageSummary]) -> list[object]:
-    live = [stage for stage in stages if stage.status != "released"]
+    live = [stage for stage in stages if stage.status != StageStatus.RELEASED]
     rows, data = sum(s.rows or 0 for s in live), sum(s.data_bytes or 0 for s in live)
     return [copy.job, copy.generation, len(live), len(stages) - len(live), rows, size(data)]
 
@@ -113,7 +114,7 @@ def inspect(
     if stage is None:
         stages, consumers = summaries(storage, copy), consumer_summaries(storage, job)
         document |= {"stages": list(map(asdict, stages)), "consumers": list(map(asdict, consumers))}
-        text = f"job {job}, generation {copy.generation}\n{stage_table(stages)}"
+        text = f"job {job}, driver no. {copy.generation}\n{stage_table(stages)}"
         if consumers:
             text += f"\n\n{consumer_table(consumers)}"
     else:
@@ -165,7 +166,7 @@ def _stage_line(stage: StageHistory) -> str:
     if stage.ended is not None:
         stored = f"{plural(stage.rows, 'row')}, {size(stage.data_bytes)}"
         return f"{plural(stage.appends, 'append')}, {stored}, {stage.status}, {by}"
-    done = f"{stage.count('counts')} of {stage.producers or '?'} committed"
+    done = f"{stage.count('counts')} of {stage.producers or '?'} map tasks stored"
     return f"{done}, {stage.count('superseded')} run again, {stage.status}, {by}"
 
 

@@ -14,11 +14,11 @@ from durable_shuffle.jobs.cli.call import (
     progress_bar,
 )
 from durable_shuffle.jobs.inspect.names import find_job, find_stage, list_jobs, short_name
-from durable_shuffle.jobs.inspect.producer_logs import log_status
 from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.words import StageStatus
 from durable_shuffle.shuffle.repair.job_log import JobRepair, repair_job_log
 from durable_shuffle.shuffle.repair.stage import StageRepair, repair_stage
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -100,7 +100,7 @@ def _repair(storage: Storage, copy: JobCopy, report: VerifyReport) -> list[Stage
     return [
         repair_stage(storage, stage.path, Settings(), ids=ids, generation=copy.generation)
         for stage in report.stages
-        if stage.findings and stage.status != "released"
+        if stage.findings and stage.status is not StageStatus.RELEASED
     ]
 
 
@@ -108,8 +108,7 @@ def _document(checked: _Checked, *, repair: bool) -> dict[str, Any]:
     document: dict[str, Any] = checked.report.to_dict()
     for entry, stage in zip(document["stages"], checked.report.stages, strict=True):
         if stage.ended is not None:
-            summary = _summary(stage)
-            entry |= {"status": "log", "summary": summary, "producers_ended": stage.ended}
+            entry["producers_ended"] = stage.ended
     if repair:
         document["log_repair"] = {
             "slots": list(checked.log.slots),
@@ -141,9 +140,9 @@ def _log_lines(repair: JobRepair) -> list[str]:
 
 def _repair_line(repair: StageRepair) -> str:
     """Say what a repair did, for people."""
-    done = [f"rebuilt producers {_numbers(repair.rebuilt)}"] if repair.rebuilt else []
+    done = [f"rebuilt map tasks {_numbers(repair.rebuilt)}"] if repair.rebuilt else []
     done += ["a new index"] if repair.index else []
-    done += [f"producers {_numbers(repair.run_again)} must run again"] if repair.run_again else []
+    done += [f"map tasks {_numbers(repair.run_again)} must run again"] if repair.run_again else []
     done += [repair.why] if repair.why else []
     name = short_name(repair.path.name, repair.path.fingerprint)
     return f"  {name}: {repair.outcome}: {'; '.join(done)}"
@@ -163,8 +162,8 @@ def _text(checked: _Checked) -> str:
     lines = [f"job {report.job}", *_log_lines(checked.log), *map(_repair_line, checked.repairs)]
     for stage in report.stages:
         path = stage.path
-        name = f"{short_name(path.name, path.fingerprint)} (incarnation {path.incarnation[:12]})"
-        lines.append(f"  {name}: {_result(stage)}; {_summary(stage)}")
+        name = f"{short_name(path.name, path.fingerprint)} (copy {path.incarnation[:12]})"
+        lines.append(f"  {name}: {_result(stage)}; {stage.summary}")
     for consumer in report.consumers:
         name = f"consumer {consumer.path.consumer} {consumer.path.task}"
         lines.append(f"  {name}: {_result(consumer)}; {consumer.summary}")
@@ -173,10 +172,3 @@ def _text(checked: _Checked) -> str:
     count = len(report.findings)
     lines.append(f"  {count} findings in {read}" if count else f"  all intact: {read}")
     return "\n".join(lines)
-
-
-def _summary(stage: StageVerdict) -> str:
-    if stage.ended is None:
-        return stage.summary
-    status = log_status(stage.ended, stage.producers or 0)
-    return f"{status}: {stage.rows} rows, {size(stage.checked_bytes)} checked"

@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, log_status, read_producer_logs
+from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, read_producer_logs
 from durable_shuffle.jobs.inspect.summary import stage_consumers
-from durable_shuffle.jobs.text import fields, size, table, when
+from durable_shuffle.jobs.text import assigned, fields, size, table, when
 from durable_shuffle.serialization.arrow_schemas import logical_schema
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
+from durable_shuffle.shuffle.base.words import (
+    StageStatus,
+    growing_status,
+    growing_text,
+    status_of,
+)
 from durable_shuffle.shuffle.log.layout import (
     named_here,
     parse_segment_key,
@@ -64,7 +70,7 @@ def _batch_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
     if seal is not None:
         sealed = {name: getattr(seal, name) for name in _SEALED}
         sealed["index"] = stage.path.index_key(seal.index)
-    status = "released" if released else "sealed" if seal else "unsealed"
+    status = status_of(released=released, sealed=seal is not None, damaged=bool(state.damaged))
     return {
         **_described(stage, state, status),
         "seal": sealed,
@@ -95,10 +101,12 @@ def _log_details(stage: StageHandle, *, released: bool) -> dict[str, Any]:
         if consumer["error"] is None:
             k, position = consumer["partition"], consumer["position"]
             consumer["lag"] = sum(appended[p][k] - position.get(p, 0) for p in appended)
+    ended = sum(log.ended for log in logs)
+    released = released or state.release is not None
     return {
-        **_described(stage, state, "released" if released or state.release else "log"),
+        **_described(stage, state, growing_status(ended, len(logs), released=released)),
         "producers": [_producer(log) for log in logs],
-        "producers_ended": sum(log.ended for log in logs),
+        "producers_ended": ended,
         "rows": rows,
         "released_rows": sum(int(log.appended.sum()) for log in logs) - rows,
         "data_bytes": sum(log.data_bytes for log in logs),
@@ -116,7 +124,7 @@ def _described(stage: StageHandle, state: StageState, status: str) -> dict[str, 
     columns = zip(describe.columns, types, strict=True)
     description = {name: getattr(describe, name) for name in _DESCRIBED}
     description["schema"] = [f"{name}: {kind}" for name, kind in columns]
-    description["keys"] = [describe.columns[key] for key in describe.keys]
+    description["keys"] = list(describe.key_names)
     return {
         "folder": stage.path.folder,
         "status": status,
@@ -211,23 +219,23 @@ def _spread(rows: npt.NDArray[np.uint64]) -> dict[str, Any]:
 
 def _batch_text(details: dict[str, Any]) -> str:
     seal, producers = details["seal"], details["producers"]
-    committed = f"{len(producers)} of {details['description']['producers'] or '?'} committed"
+    committed = f"{len(producers)} of {details['description']['producers'] or '?'} stored"
     seen = sum(p["attempts_seen"] for p in producers)
     aborted = sum(p["attempts_aborted"] for p in producers)
     damaged = details["damaged_producers"]
     values = [
         *_description_fields(details, details["status"]),
-        ("producers", f"{committed}, {seen} attempts seen, {aborted} aborted"),
+        ("map tasks", f"{committed}, {seen} attempts seen, {aborted} aborted"),
         ("attempts run again", details["reruns"]),
         (
-            "damaged producers",
+            "damaged map tasks",
             f"{', '.join(map(str, damaged[:10]))}: must run again" if damaged else None,
         ),
         ("a reader met", details["suspect"] or None),
         ("good for its call alone", "; ".join(details["unrecognised"]) or None),
         (
             "repaired",
-            "; ".join(f"{len(r['producers'])} producers: {r['cause']}" for r in details["repairs"])
+            "; ".join(f"{len(r['producers'])} map tasks: {r['cause']}" for r in details["repairs"])
             or None,
         ),
         ("rows", seal["rows"] if seal else sum(p["rows"] for p in producers)),
@@ -244,8 +252,8 @@ def _log_text(details: dict[str, Any]) -> str:
     attempts = sum(len(p["attempts"]) for p in producers)
     appends = sum(p["appends"] for p in producers)
     status = details["status"]
-    if status == "log":
-        status = log_status(details["producers_ended"], count)
+    if status != StageStatus.RELEASED:
+        status = growing_text(details["producers_ended"], count)
     values = [
         *_description_fields(details, status),
         ("producers", f"{count}, {attempts} attempts, {appends} appends"),
@@ -263,16 +271,16 @@ def _log_text(details: dict[str, Any]) -> str:
 def _description_fields(details: dict[str, Any], status: str) -> list[tuple[str, object]]:
     """Return what DESCRIBE says, for people."""
     described = details["description"]
-    by = f" by {', '.join(described['keys'])}" if described["keys"] else ""
+    placing = f"{described['partitions']}, {described['partitioner']}"
     return [
         ("stage", details["folder"]),
         ("status", status),
         ("released because", details["released_because"]),
         ("created", when(described["created_wall_seconds"])),
-        ("generation", described["generation"]),
+        ("driver no.", described["generation"]),
         ("schema", ", ".join(described["schema"])),
         ("stored as", f"{described['codec']}, compression {described['compression']}"),
-        ("partitions", f"{described['partitions']}, {described['partitioner']}{by}"),
+        ("partitions", assigned(placing, described["keys"])),
     ]
 
 

@@ -45,11 +45,11 @@ def changes(before: JobLook | None, after: JobLook) -> str:
     old = before.stages if before is not None else {}
     sealed = {folder for folder, part in after.stages.items() if part.sealed}
     new = sealed - {folder for folder, part in old.items() if part.sealed}
-    line = f"{plural(len(sealed), 'stage')} complete"
+    line = f"{plural(len(sealed), 'stage')} stored"
     if before is not None and new:
         line += f", {len(new)} of them new"
     for part in after.stages.values():
         if not part.sealed:
             of = "" if part.total is None else f" of {part.total}"
-            line += f"; {part.name}: {part.done}{of} stored"
+            line += f"; {part.name}: {part.done}{of} map tasks stored"
     return line

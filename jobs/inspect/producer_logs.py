@@ -106,11 +106,6 @@ def read_producer_logs(stage: StageHandle, state: StageState) -> list[ProducerLo
         return list(pool.map(read, range(stage.describe.producers)))
 
 
-def log_status(ended: int, producers: int) -> str:
-    """Return the status of a stage of log producers for people."""
-    return f"log, {ended} of {producers} producers ended"
-
-
 def _fold(
     stage: StageHandle, producer: int, records: Iterable[tuple[int, AppenderRecord]], upto: int
 ) -> ProducerLog:

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from durable_shuffle.jobs.inspect.names import SHORT_ID, short_name
-from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, log_status, read_producer_logs
-from durable_shuffle.jobs.text import size, table, when
+from durable_shuffle.jobs.inspect.producer_logs import ProducerLog, read_producer_logs
+from durable_shuffle.jobs.text import assigned, size, table, when
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     DurableShuffleError,
     NotFoundError,
 )
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.words import (
+    StageStatus,
+    growing_status,
+    growing_text,
+    status_of,
+)
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet
 from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath, consumers_prefix
@@ -33,11 +39,14 @@ class StageSummary:
     fingerprint: str
     incarnation: str
     status: str
-    """"sealed", "unsealed", "log", "released", or the kind of the error that its log gave."""
+    """A `StageStatus`, or the kind of the error that its log gave."""
     producers: int | None = None
+    """Map tasks; of a stage that grows, producers."""
     producers_ended: int | None = None
-    """Of log producers: how many will never append again."""
+    """Of a stage that grows: how many will never append again."""
     partitions: int | None = None
+    keys: tuple[str, ...] = ()
+    """Names of the columns by which rows are assigned to partitions."""
     rows: int | None = None
     data_bytes: int | None = None
     created_wall_seconds: float | None = None
@@ -59,14 +68,15 @@ def summarise(storage: Storage, path: StagePath, *, released: bool) -> StageSumm
             return _log_summary(stage, read_producer_logs(stage, state))
     except DurableShuffleError as e:
         if released and isinstance(e, NotFoundError):  # its DESCRIBE was lost before
-            return StageSummary(*names, "released")
+            return StageSummary(*names, StageStatus.RELEASED)
         return StageSummary(*names, e.kind.value, message=str(e))
     seal, describe = state.seal, stage.describe
     return StageSummary(
         *names,
-        "released" if released else "sealed" if seal else "unsealed",
+        status_of(released=released, sealed=seal is not None, damaged=bool(state.damaged)),
         producers=seal.producers if seal else describe.producers,
         partitions=describe.partitions,
+        keys=describe.key_names,
         rows=seal.rows if seal else None,
         data_bytes=seal.data_bytes if seal else None,
         created_wall_seconds=describe.created_wall_seconds,
@@ -74,14 +84,16 @@ def summarise(storage: Storage, path: StagePath, *, released: bool) -> StageSumm
 
 
 def _log_summary(stage: StageHandle, logs: list[ProducerLog]) -> StageSummary:
+    ended = sum(log.ended for log in logs)
     return StageSummary(
         stage.path.name,
         stage.path.fingerprint,
         stage.path.incarnation,
-        "log",
+        growing_status(ended, stage.describe.producers),
         producers=stage.describe.producers,
-        producers_ended=sum(log.ended for log in logs),
+        producers_ended=ended,
         partitions=stage.describe.partitions,
+        keys=stage.describe.key_names,
         rows=sum(int(log.stored.sum()) for log in logs),
         data_bytes=sum(log.data_bytes for log in logs),
         created_wall_seconds=stage.describe.created_wall_seconds,
@@ -95,13 +107,13 @@ def summaries(storage: Storage, job: JobCopy) -> list[StageSummary]:
 
 def stage_table(stages: list[StageSummary]) -> str:
     """Return stages for people, ids shortened, with the errors below."""
-    head = ["STAGE", "STATUS", "PRODUCERS", "PARTITIONS", "ROWS", "SIZE", "CREATED", "INCARNATION"]
+    head = ["STAGE", "STATUS", "MAP TASKS", "PARTITIONS", "ROWS", "SIZE", "CREATED", "COPY"]
     rows = [
         [
             short_name(s.name, s.fingerprint),
             _status(s),
             s.producers,
-            s.partitions,
+            None if s.partitions is None else assigned(str(s.partitions), s.keys),
             s.rows,
             size(s.data_bytes),
             when(s.created_wall_seconds),
@@ -116,7 +128,7 @@ def stage_table(stages: list[StageSummary]) -> str:
 def _status(stage: StageSummary) -> str:
     if stage.producers_ended is None:
         return stage.status
-    return log_status(stage.producers_ended, stage.producers or 0)
+    return growing_text(stage.producers_ended, stage.producers or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,7 +366,7 @@ class QueryRun:
             self.left.append(f"{_title(cut)}: {_LEFT.format(source.seconds, self._at_risk.budget)}")
             self._progress.left(cut.number, _title(cut), source.seconds)
         else:
-            if source.report.producers_run == source.report.producers:
+            if source.report.map_tasks_run == source.report.map_tasks:
                 self._at_risk.measured(read, source.report.seconds)
             self._progress.finished(cut.number, _title(cut), source.report)
         self._at_risk.keeps(self._lost_with_driver())

@@ -18,7 +18,7 @@ from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.query.run import QueryRun, SealedCuts, whole_seal
 from durable_shuffle.jobs.spark_versions import ClassicFrame
-from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation, State
+from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.recorded import recorded_settings
@@ -26,6 +26,7 @@ from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.recovery.resume import unrecognised
+from durable_shuffle.shuffle.base.words import StageAction, StageStatus
 from durable_shuffle.shuffle.log.stage import read_state
 
 _NO_STREAM = (
@@ -80,9 +81,9 @@ class QueryRunner:
             return self.store.healing.mend(stage for stage in stored if stage is not None)
 
         result = healing(lambda: self._run(df, call, progress, planned, earlier), mend)
-        ran = {report.incarnation for report in earlier if report.producers_run}
-        reports = [report for report in earlier if report.producers_run]
-        reports += [r for r in result.reports if r.incarnation not in ran or r.producers_run]
+        ran = {report.incarnation for report in earlier if report.map_tasks_run}
+        reports = [report for report in earlier if report.map_tasks_run]
+        reports += [r for r in result.reports if r.incarnation not in ran or r.map_tasks_run]
         return replace(result, reports=reports)
 
     def _run(
@@ -142,10 +143,11 @@ class QueryRunner:
             result = cut is query.result_cut
             if result and not needed[cut.number] and sealed.result_stays_native():
                 continue
-            state, why = self._state(query, cut, needed)
-            if state == "missing" and at_risk.budget and not result:
-                native = {one.number for one in exchanges if one.state == "left to Spark"}
-                state, why = self._left(query, cut, at_risk, native, why)
+            status, action, why = self._state(query, cut, needed)
+            if action is StageAction.COMPUTED and at_risk.budget and not result:
+                left = StageAction.LEFT_TO_SPARK
+                native = {one.number for one in exchanges if one.action is left}
+                action, why = self._left(query, cut, at_risk, native, why)
             exchanges.append(
                 StageExplanation(
                     number=cut.number,
@@ -154,7 +156,8 @@ class QueryRunner:
                     columns=tuple(field.name for field in schema_of(cut.node.plan)),
                     fingerprint=query.identity(cut).fingerprint,
                     reads=tuple(below.number for below in cut.piece.cuts),
-                    state=state,
+                    status=status,
+                    action=action,
                     why=why,
                     why_python=self._engine.why_python(schema_of(cut.node.plan)),
                     may_change=needed.get(cut.number) is False and cut.number not in certain,
@@ -164,33 +167,39 @@ class QueryRunner:
 
     def _left(
         self, query: PlannedQuery, cut: Cut, at_risk: AtRisk, native: set[int], why: str
-    ) -> tuple[State, str]:
+    ) -> tuple[StageAction, str]:
         """Say whether a missing exchange is expected to be left to Spark."""
         expected = at_risk.expected(query.input_bytes(cut))
         numbers = at_risk.says(expected)
         if not at_risk.allows(expected):
-            return "missing", f"{why}; not left to Spark: {numbers}"
+            return StageAction.COMPUTED, f"{why}; not left to Spark: {numbers}"
         if not query.may_be_left(cut, native):
-            return "missing", f"{why}; not left to Spark: its rows may differ in each run"
+            unstable = "its rows may differ in each run"
+            return StageAction.COMPUTED, f"{why}; not left to Spark: {unstable}"
         at_risk.takes(cut.number, expected)
-        return "left to Spark", numbers
+        return StageAction.LEFT_TO_SPARK, numbers
 
     def _state(
         self, query: PlannedQuery, cut: Cut, needed: Mapping[int, bool]
-    ) -> tuple[State, str]:
+    ) -> tuple[StageStatus, StageAction, str]:
+        absent = StageStatus.ABSENT, StageAction.COMPUTED
         if cut.number not in needed:
-            return "not needed", "what reads it is committed"
+            return StageStatus.ABSENT, StageAction.NOT_NEEDED, "what reads it is stored"
         if needed[cut.number]:
-            return "committed", "same fingerprint and sealed"
+            return StageStatus.STORED, StageAction.REUSED, "stored under the same fingerprint"
         identity = query.identity(cut)
         stage = None if self.store.policy == "never" else self.store.stored(query.name, identity)
         if stage is None:
-            return "missing", self.store.misses.why(query.name, identity)
-        reasons = read_state(stage).unrecognised
-        if reasons:
-            return "missing", unrecognised(reasons)
+            return *absent, self.store.misses.why(query.name, identity)
+        state = read_state(stage)
+        if state.unrecognised:
+            return *absent, unrecognised(state.unrecognised)
+        if state.damaged:
+            why = f"data of {len(state.damaged)} map tasks is lost"
+            return StageStatus.DAMAGED, StageAction.REPAIRED, why
         done, total = self.store.progress(query.name, identity)
-        return "partly committed", f"{done} of {total} producers committed"
+        why = f"{done} of {total} map tasks are stored"
+        return StageStatus.PARTIAL, StageAction.RESUMED, why
 
     def _planned(self, df: DataFrame, call: QueryCall, *, remember: bool) -> PlannedQuery:
         check_frame(df, streaming=_NO_STREAM)

@@ -13,6 +13,7 @@ from durable_shuffle.jobs.inspect.details import listed_segments
 from durable_shuffle.jobs.inspect.names import find_job
 from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
+from durable_shuffle.shuffle.base.words import growing_text, status_of
 from durable_shuffle.shuffle.consume.log import resume_log
 from durable_shuffle.shuffle.log.consumer_records import Finished, Open, Released
 from durable_shuffle.shuffle.log.job_floor import newest_floor
@@ -145,9 +146,8 @@ class StageHistory:
         if self.error is not None:
             return "could not be read"
         if self.ended is None:
-            return "sealed" if self.sealed is not None else "not sealed"
-        word = "ended" if self.ended == self.producers else "open"
-        return f"{word}, {self.ended} of {self.producers} producers ended"
+            return status_of(released=False, sealed=self.sealed is not None)
+        return growing_text(self.ended, self.producers or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def job_page(history: JobHistory, storage: str) -> str:
             [
                 ("stages", str(len(history.stages)), f"{_counted(history.stages)}{size(stored)}"),
                 ("reused stages", str(reused), f"{plural(len(history.drivers), 'driver')} in all"),
-                ("committed work done again", str(again), "producers, counted from storage"),
+                ("committed work done again", str(again), "map tasks, counted from storage"),
                 ("left-over bytes", size(left) or "", "durable-shuffle gc" if left else "none"),
             ]
         ),
@@ -180,7 +180,7 @@ def _moments(history: JobHistory) -> list[float]:
 
 
 def _change(what: StageChange, producers: int) -> str:
-    return _CHANGES[what] + (f": {producers} producers" if producers else "")
+    return _CHANGES[what] + (f": {producers} map tasks" if producers else "")
 
 
 def _counted(stages: Sequence[StageHistory]) -> str:
@@ -209,7 +209,7 @@ def _stages(stages: Sequence[StageHistory]) -> Html:
             row["appends"] = f"{s.appends:,}"
         else:
             again = s.count("superseded")
-            row["committed"] = f"{s.count('counts')} of {s.producers or '?'}"
+            row["map tasks stored"] = f"{s.count('counts')} of {s.producers or '?'}"
             row["uncommitted"] = str(s.count("uncommitted"))
             row["run again"] = Value(str(again), "bad" if again else "good")
         if s.ended is not None or s.sealed is not None:  # else the rows were not counted
@@ -217,7 +217,7 @@ def _stages(stages: Sequence[StageHistory]) -> Html:
         rows.append(row)
     logs = [s.ended is not None for s in stages]
     head = ["stage", "status", "drivers"]
-    head += [] if logs and all(logs) else ["committed", "uncommitted", "run again"]
+    head += [] if logs and all(logs) else ["map tasks stored", "uncommitted", "run again"]
     head += [*(["appends"] if any(logs) else []), "rows", "stored"]
     return table(head, [[row.get(name, "") for name in head] for row in rows], left=3)
 

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Literal
 
-State = Literal["committed", "partly committed", "missing", "left to Spark", "not needed"]
+from durable_shuffle.shuffle.base.words import StageAction, StageStatus
+
+NO_TASKS = (StageAction.REUSED, StageAction.NOT_NEEDED)
+"""Actions for which none of our map tasks runs, nor one of Spark's shuffle instead."""
 
 
 def in_python(why: str) -> str:
@@ -32,11 +34,17 @@ class StageExplanation:
     partitions: int
     """0 if the number is known only after planning."""
     columns: tuple[str, ...]
+    """Names of the columns of the stored rows."""
     fingerprint: str
+    """Digest of everything that decides the rows."""
     reads: tuple[int, ...]
     """Numbers of the stages of the query that this one reads directly."""
-    state: State
+    status: StageStatus
+    """How much of it is stored."""
+    action: StageAction
+    """What the call would do with it."""
     why: str
+    """The reason, for people."""
     why_python: str
     """Why Python workers encode the rows; "" if the JVM does, or user code makes the rows."""
     may_change: bool = False
@@ -46,7 +54,8 @@ class StageExplanation:
         reads = f" reads {', '.join(map(str, self.reads))}" if self.reads else ""
         title = stage_title(self.kind, self.partitions, self.columns)
         may_change = "; may change with the sizes of others" if self.may_change else ""
-        head = f"{self.number:>3}  {self.state:<16}  {title}{reads}: {self.why}"
+        what = f"{self.status} -> {self.action}"
+        head = f"{self.number:>3}  {what:<23}  {title}{reads}: {self.why}"
         return head + may_change + in_python(self.why_python)
 
 
@@ -55,34 +64,35 @@ class Explanation:
     """All stages of a call; of a query, lower ones first."""
 
     name: str
+    """Of the call's stages."""
     stages: tuple[StageExplanation, ...]
+    """One for a single stage; of a query one per exchange."""
     native: tuple[str, ...] = ()
     """Exchanges of a query that Spark runs itself, each with the reason."""
     adapted: tuple[str, ...] = ()
     """What was planned again because of stages that are sealed."""
 
     @property
-    def hit(self) -> bool:
-        """True if every stage that is needed is stored; producers that it lacks would still run."""
-        return not any(stage.state in ("missing", "left to Spark") for stage in self.stages)
+    def stored(self) -> bool:
+        """True if every stage that is needed is stored: no map task would run."""
+        return all(stage.action in NO_TASKS for stage in self.stages)
 
     @property
     def why(self) -> str:
         """The reason, if there is one stage, else a summary in one line."""
         if len(self.stages) == 1:
             return self.stages[0].why
-        done = ("committed", "not needed")
-        running = [stage for stage in self.stages if stage.state not in done]
+        running = [stage for stage in self.stages if stage.action not in NO_TASKS]
         if not running:
-            return "every stage that is needed is committed"
+            return "every stage that is needed is stored"
         return f"{len(running)} of {len(self.stages)} stages would run"
 
     def __str__(self) -> str:
-        outcome = f"{'hit' if self.hit else 'miss'}, {self.why}"
         if len(self.stages) == 1 and not self.native:
             (stage,) = self.stages
-            return f"{self.name}-{stage.fingerprint}: {outcome}{in_python(stage.why_python)}"
-        lines = [f"{self.name}: {outcome}", *map(str, self.stages), *self.adapted]
+            what = f"{stage.status} -> {stage.action}: {stage.why}"
+            return f"{self.name}-{stage.fingerprint}: {what}{in_python(stage.why_python)}"
+        lines = [f"{self.name}: {self.why}", *map(str, self.stages), *self.adapted]
         return "\n".join([*lines, *(f"native: {text}" for text in self.native)])
 
     def _repr_html_(self) -> str:

@@ -144,7 +144,7 @@ class Healing:
                 instead,
                 generation=self._log.generation,
                 record_id=self._ids.new_id(),
-                cause="damaged producers ran again",
+                cause="damaged map tasks ran again",
                 settings=self._settings,
             )
 
@@ -153,8 +153,8 @@ def healed_text(done: StageRepair) -> str:
     """Say what a check of a stage, which a reader had asked for, came to."""
     if done.outcome == "intact":
         return f"{MET_DAMAGE}, and a check of all data found none"
-    parts = [f"data of {len(done.rebuilt)} producers was restored from copies"] * bool(done.rebuilt)
+    parts = [f"data of {len(done.rebuilt)} map tasks was restored from copies"] * bool(done.rebuilt)
     parts += ["the index was written again"] * (done.index and not done.rebuilt)
-    parts += [f"data of {len(done.run_again)} producers is lost"] * bool(done.run_again)
+    parts += [f"data of {len(done.run_again)} map tasks is lost"] * bool(done.run_again)
     parts += [f"it cannot be mended: {done.why}"] * (done.outcome == "not repaired")
     return f"{MET_DAMAGE}: " + ", ".join(parts or [done.outcome])

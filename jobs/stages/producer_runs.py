@@ -162,7 +162,7 @@ class ProducerRuns:
             new=new,
             max_batch_bytes=max_batch_bytes,
         )
-        label = f"durable_shuffle: write {stage.path.name}, {len(missing)} producers"
+        label = f"durable_shuffle: write {stage.path.name}, {len(missing)} map tasks"
         try:
             return work.write(planned, tasks, missing, label)
         except JVM_ERRORS as e:

@@ -1,7 +1,7 @@
 """Shows how far stages are: bars in a terminal or a notebook, plain lines elsewhere.
 
 Strategy: the code that runs stages reports when a stage starts and ends. In between, a thread of
-the view counts the committed producers on storage, once a second.
+the view counts the committed map tasks on storage, once a second.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from durable_shuffle.jobs.text import plural, size
 _POLL_SECONDS = 1.0
 
 CountCommitted = Callable[[], tuple[int, int]]
-"""Returns (producers committed, producers in total); called while a stage runs."""
+"""Returns (map tasks committed, map tasks in total); called while a stage runs."""
 
 
 class ProgressView:
@@ -60,8 +60,8 @@ class PlainProgress(ProgressView):
 
     def finished(self, number: int, title: str, report: StageReport) -> None:
         _print(
-            f"{title}: {report.decision}, producers run {report.producers_run}, reused "
-            f"{report.producers_reused}, {size(report.data_bytes)}, {report.seconds:.1f} s"
+            f"{title}: {report.action}, map tasks run {report.map_tasks_run}, reused "
+            f"{report.map_tasks_reused}, {size(report.data_bytes)}, {report.seconds:.1f} s"
         )
 
     def left(self, number: int, title: str, seconds: float) -> None:
@@ -97,8 +97,8 @@ class PolledProgress(ProgressView):
             self._running[number] = committed
 
     def finished(self, number: int, title: str, report: StageReport) -> None:
-        note = f"{report.decision}, {report.producers_reused} reused, {size(report.data_bytes)}"
-        self._ended(number, title, note, max(1, report.producers))
+        note = f"{report.action}, {report.map_tasks_reused} reused, {size(report.data_bytes)}"
+        self._ended(number, title, note, max(1, report.map_tasks))
 
     def left(self, number: int, title: str, seconds: float) -> None:
         self._ended(number, title, "left to Spark", 1)
@@ -213,7 +213,7 @@ def _bar(title: str, done: int, total: int, note: str) -> str:
 
 
 def _planned(name: str, exchanges: int, sealed: int, run: int) -> str:
-    return f"{name}: {plural(exchanges, 'exchange')}, {sealed} committed, {run} to run"
+    return f"{name}: {plural(exchanges, 'exchange')}, {sealed} stored, {run} to run"
 
 
 def show_progress(*, wanted: bool) -> ProgressView:

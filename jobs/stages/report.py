@@ -6,18 +6,22 @@ from dataclasses import asdict, dataclass
 from textwrap import fill
 
 from durable_shuffle.jobs.stages.identity import MOVED
-from durable_shuffle.jobs.text import html_lines, html_table, size, table
+from durable_shuffle.jobs.text import assigned, html_lines, html_table, size, table
+from durable_shuffle.shuffle.base.words import StageAction
 
 _SUMMED = (
-    "producers", "producers_run", "producers_reused", "producers_rerun", "native_exchanges",
+    "map_tasks", "map_tasks_run", "map_tasks_reused", "map_tasks_rerun", "native_exchanges",
     "rows", "data_bytes", "objects", "requests", "storage_retries", "storage_wait_seconds",
     "retries", "seconds",
 )  # fmt: skip
-_DECISIONS = ("reuse", "resume", "fresh", "repair")
+_ACTIONS = (
+    StageAction.REUSED, StageAction.RESUMED, StageAction.COMPUTED, StageAction.REPAIRED,
+)  # fmt: skip
 MET_DAMAGE = "a reader met damage"
 """Begins what is said of a stage that was checked because of it."""
 _COLUMNS = 100
 _LEAST_NAME = 12
+_MOST_KEYS = 14
 _KEPT = 7
 """The last characters of a name are never cut: "-" and 6 of a stage's fingerprint."""
 
@@ -29,25 +33,26 @@ class StageReport:
     name: str
     fingerprint: str
     incarnation: str
-    decision: str
-    """"reuse", "resume", "fresh" or "repair"."""
+    action: StageAction
     why: str
     partitioner: str
     """How rows are assigned to partitions: "hash", "round_robin", …"""
-    producers: int
-    producers_run: int
-    """Producers whose task wrote in this session."""
-    producers_reused: int
-    """Producers that had committed before."""
-    producers_rerun: int
-    """Attempts that wrote a segment although their producer had committed, counted on storage."""
+    keys: tuple[str, ...]
+    """Names of the columns that decide it."""
+    map_tasks: int
+    map_tasks_run: int
+    """Those that wrote in this session."""
+    map_tasks_reused: int
+    """Those that had committed before."""
+    map_tasks_rerun: int
+    """Attempts that wrote a segment although their map task had committed, counted on storage."""
     native_exchanges: int
     """Spark's own shuffles below this stage."""
     rows: int
     data_bytes: int
     """Encoded bytes on storage."""
     objects: int
-    """Segments in use, one commit per producer, and the index."""
+    """Segments in use, one commit per map task, and the index."""
     requests: int
     """Storage requests of the map tasks and the driver."""
     storage_retries: int
@@ -117,8 +122,8 @@ class Report:
 
         Numbers only, and they only grow while the object lives. Consumers are not included.
         """
-        decisions = Counter(s.decision for s in self.stages)
-        kinds = {f"stages_{kind}": decisions[kind] for kind in _DECISIONS}
+        actions = Counter(s.action for s in self.stages)
+        kinds = {f"stages_{action}": actions[action] for action in _ACTIONS}
         sums = {name: sum(getattr(s, name) for s in self.stages) for name in _SUMMED}
         return {"stages": len(self.stages), **kinds, **sums}
 
@@ -150,7 +155,7 @@ class Report:
         return "".join([*parts, html_lines(self._of_queries())])
 
     def _title(self) -> str:
-        return f"job {self.job}, generation {self.generation}"
+        return f"job {self.job}, driver no. {self.generation}"
 
     def _of_stages(self) -> list[str]:
         """Return what is said only of some stages."""
@@ -158,7 +163,7 @@ class Report:
         lines += [
             f"{_title(s)}: {s.why}"
             for s in self.stages
-            if _matters_later(s) or MET_DAMAGE in s.why or s.decision == "repair"
+            if _matters_later(s) or MET_DAMAGE in s.why or s.action is StageAction.REPAIRED
         ]
         return [_wrapped(line) for line in lines]
 
@@ -171,11 +176,11 @@ Table = tuple[tuple[str, ...], list[tuple[object, ...]]]
 
 
 def _stage_table(stages: Sequence[StageReport]) -> Table:
-    head = ("stage", "decision", "partitioner", "producers", "run", "reused", "again", "rows")
+    head = ("stage", "action", "partitioner", "map tasks", "run", "reused", "again", "rows")
     rows: list[tuple[object, ...]] = [
         (
-            *(_title(s), s.decision, s.partitioner),
-            *(s.producers, s.producers_run, s.producers_reused, s.producers_rerun),
+            *(_title(s), s.action, _cut_end(assigned(s.partitioner, s.keys), _MOST_KEYS)),
+            *(s.map_tasks, s.map_tasks_run, s.map_tasks_reused, s.map_tasks_rerun),
             *(f"{s.rows:,}", size(s.data_bytes), f"{s.seconds:.1f}"),
         )
         for s in stages
@@ -209,7 +214,7 @@ def _more(stage: StageReport) -> str:
 
 def _matters_later(stage: StageReport) -> bool:
     """Whether a later run will compute the stage again, unless its user does something."""
-    return MOVED in stage.why or (stage.decision == "fresh" and "version=" in stage.why)
+    return MOVED in stage.why or (stage.action is StageAction.COMPUTED and "version=" in stage.why)
 
 
 def _narrow(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -220,6 +225,10 @@ def _narrow(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     room = max(_LEAST_NAME, widest + min(0, spare))
     cut = [(_cut(str(row[0]), room), *row[1:]) for row in rows]
     return table(head, cut)
+
+
+def _cut_end(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _cut(text: str, room: int) -> str:

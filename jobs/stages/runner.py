@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
-from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation, State
+from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation
 from durable_shuffle.jobs.stages.identity import SeenInputs, StageIdentity, fingerprinted
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
@@ -19,15 +19,6 @@ from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 
 R = TypeVar("R")
-
-
-_STATES: dict[str, State] = {
-    "Fresh": "missing",
-    "Reuse": "committed",
-    "Resume": "partly committed",
-    "Repair": "partly committed",
-}
-"""Kind of decision -> the state of the stage that it was made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,8 @@ class StageRunner:
             columns=shape.columns,
             fingerprint=identity.fingerprint,
             reads=(),
-            state=_STATES[type(decision).__name__],
+            status=decision.status,
+            action=decision.action,
             why=decision.why,
             why_python=work.why_python(),
         )

@@ -253,13 +253,14 @@ class StageStore:
             name=stage.path.name,
             fingerprint=stage.path.fingerprint,
             incarnation=stage.path.incarnation,
-            decision=type(decision).__name__.lower(),
+            action=decision.action,
             why="; ".join(filter(None, (why, self.healing.told(stage)))),
             partitioner=stage.describe.partitioner,
-            producers=seal.producers,
-            producers_run=ran,
-            producers_reused=seal.producers - ran,
-            producers_rerun=reruns.attempts,
+            keys=stage.describe.key_names,
+            map_tasks=seal.producers,
+            map_tasks_run=ran,
+            map_tasks_reused=seal.producers - ran,
+            map_tasks_rerun=reruns.attempts,
             native_exchanges=native,
             rows=seal.rows,
             data_bytes=seal.data_bytes,
@@ -275,9 +276,9 @@ class StageStore:
             seconds=self.clock.monotonic() - start,
         )
         _LOG.info(
-            "stage %s-%s: %s (%s); producers run %d, reused %d; %d rows, %d bytes, %.1f s",
-            *(report.name, report.fingerprint[:6], report.decision, report.why),
-            *(report.producers_run, report.producers_reused),
+            "stage %s-%s: %s (%s); map tasks run %d, reused %d; %d rows, %d bytes, %.1f s",
+            *(report.name, report.fingerprint[:6], report.action, report.why),
+            *(report.map_tasks_run, report.map_tasks_reused),
             *(report.rows, report.data_bytes, report.seconds),
         )
         found = StoredStage(self._for_tasks(stage), seal, report)

@@ -17,6 +17,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.words import StageStatus, status_of
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_state import SNAPSHOT_EVERY
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -44,13 +45,13 @@ from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 @dataclass(frozen=True, slots=True)
 class StageInfo:
-    """A stored stage. `rows` and `data_bytes` are None until it is sealed."""
+    """A stage on storage. `rows` and `data_bytes` are None until its status is "stored"."""
 
     name: str
     fingerprint: str
     incarnation: str
-    sealed: bool
-    producers: int
+    status: StageStatus
+    map_tasks: int
     partitions: int
     rows: int | None
     data_bytes: int | None
@@ -65,10 +66,10 @@ class StageList(list[StageInfo]):
     """Stored stages; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
-        head = ("name", "sealed", "producers", "partitions", "rows", "size", "created")
+        head = ("name", "status", "map tasks", "partitions", "rows", "size", "created")
         rows = [
             (
-                *(f"{s.name}-{s.fingerprint[:6]}", "yes" if s.sealed else "no", s.producers),
+                *(f"{s.name}-{s.fingerprint[:6]}", s.status, s.map_tasks),
                 *(s.partitions, None if s.rows is None else f"{s.rows:,}"),
                 *(size(s.data_bytes), when(s.created_wall_seconds)),
             )
@@ -90,12 +91,17 @@ class VacuumedStage:
 def stage_info(storage: Storage, path: StagePath) -> StageInfo:
     """Read the stage's log and return its entry for `stages()`."""
     stage = open_stage(storage, path)
-    seal = read_state(stage).seal
+    state = read_state(stage)
+    seal = state.seal
+    if stage.describe.writing == "log":
+        status = StageStatus.OPEN
+    else:
+        status = status_of(released=False, sealed=seal is not None, damaged=bool(state.damaged))
     return StageInfo(
         path.name,
         path.fingerprint,
         path.incarnation,
-        seal is not None,
+        status,
         seal.producers if seal else stage.describe.producers,
         stage.describe.partitions,
         seal.rows if seal else None,

@@ -142,7 +142,7 @@ def _partitions_for(
         schema: what Spark asks for; the values have its types.
     """
     describe = stage.describe
-    names = [describe.columns[k] for k in describe.keys]
+    names = list(describe.key_names)
     if describe.partitioner != "hash" or not names:
         return None
     if any(name not in wanted or name not in schema.names for name in names):

@@ -326,7 +326,7 @@ def _check_fits(stage: StageHandle, options: WriteOptions) -> None:
             f"stage {describe.name!r} is sealed, nothing can be appended: {stage.path.prefix!r}; "
             "give another stage, or mode('overwrite')"
         )
-    keys = tuple(describe.columns[k] for k in describe.keys)
+    keys = describe.key_names
     for what, asked, made in (
         ("partitions", options.partitions, describe.partitions),
         ("producers", options.producers, describe.producers),

@@ -190,6 +190,11 @@ class Describe:
                 f"a DESCRIBE of pairs must name 2 columns, found={self.columns!r:.100}"
             )
 
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Names of the key columns."""
+        return tuple(self.columns[key] for key in self.keys)
+
 
 @dataclass(frozen=True, slots=True)
 class Seal:

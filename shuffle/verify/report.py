@@ -1,12 +1,10 @@
 """The results of a verification, as values. Nothing here reads storage."""
 
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
+from durable_shuffle.shuffle.base.words import StageStatus, growing_text
 from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath
-
-StageStatus = Literal["sealed", "unsealed", "released"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,8 @@ class StageVerdict:
     producers: int | None
     """M; None if neither SEAL nor DESCRIBE could be read."""
     committed: int
-    """Producers whose COMMIT counts and was read. In an unsealed stage, a producer without a COMMIT
-    is no finding."""
+    """Producers whose COMMIT counts and was read. In a stage that is not sealed, a producer without
+    a COMMIT is no finding."""
     rows: int
     """Rows of the frames that passed every check."""
     objects: int
@@ -76,13 +74,16 @@ class StageVerdict:
     @property
     def summary(self) -> str:
         """One sentence for people."""
-        if self.status == "released":
+        if self.status is StageStatus.RELEASED:
             return "released: its logs were checked, its data may be gone"
+        if self.ended is not None:
+            status = growing_text(self.ended, self.producers or 0)
+            return f"{status}: {self.rows} rows, {self.checked_bytes} bytes checked"
         of = f" of {self.producers}" if self.producers is not None else ""
-        producers = f"{self.committed}{of} producers"
-        if self.status == "unsealed":
-            return f"not sealed: {producers} have committed, only they were checked"
-        return f"sealed: {producers}, {self.rows} rows"
+        tasks = f"{self.committed}{of} map tasks"
+        if self.status is StageStatus.PARTIAL:
+            return f"{self.status}: {tasks} are stored, only they were checked"
+        return f"{self.status}: {tasks}, {self.rows} rows"
 
 
 @dataclass(frozen=True, slots=True)

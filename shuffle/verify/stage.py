@@ -25,6 +25,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.serialization.frames import FrameKind
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.words import growing_status, status_of
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append, End
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, producer_state
@@ -159,16 +160,22 @@ class StageWalk:
     def verdict(self, *, released: bool = False) -> StageVerdict:
         """Return the findings so far; for a released stage only those of its logs."""
         tallies = (self.logs,) if released else (self.logs, self.data)
+        ended = None if released else self._ended()
+        if ended is None:
+            damaged, sealed = bool(self.state.damaged), self._seal is not None
+            status = status_of(released=released, sealed=sealed, damaged=damaged)
+        else:
+            status = growing_status(ended, self._producers or 0)
         return StageVerdict(
             path=self.path,
-            status="released" if released else "sealed" if self._seal else "unsealed",
+            status=status,
             producers=self._producers,
             committed=len(self.commits),
             rows=sum(t.rows for t in tallies),
             objects=sum(t.objects for t in tallies),
             checked_bytes=sum(t.checked_bytes for t in tallies),
             findings=tuple(f for t in tallies for f in t.findings),
-            ended=None if released else self._ended(),
+            ended=ended,
         )
 
     def _ended(self) -> int | None:

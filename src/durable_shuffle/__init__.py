@@ -6,6 +6,7 @@
 - `durable_shuffle.views`: stored stages without Spark
 - `durable_shuffle.aio`: calls to services from inside a stage
 - `durable_shuffle.pipelines`: pipelines, and clients that operate them
+- `durable_shuffle.results`: the types of what calls return
 - `durable_shuffle.errors`: everything that is raised on purpose
 
 The names are resolved at first use, so that importing this package never imports pyspark. Logs go
@@ -44,7 +45,7 @@ _MODULES = {
     "Settings": "durable_shuffle.shuffle.base.settings",
 }
 
-_SUBMODULES = ("aio", "errors", "pipelines", "streaming", "views")
+_SUBMODULES = ("aio", "errors", "pipelines", "results", "streaming", "views")
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 __getattr__ = resolver(__name__, _MODULES, _SUBMODULES)

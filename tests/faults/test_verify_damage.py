@@ -164,8 +164,8 @@ def test_an_unsealed_stage(tmp_path: Path) -> None:
     report = stored.verify()
     assert report.ok
     (verdict,) = report.stages
-    assert (verdict.status, verdict.committed, verdict.producers) == ("unsealed", 2, 4)
-    assert "2 of 4 producers" in verdict.summary
+    assert (verdict.status, verdict.committed, verdict.producers) == ("partial", 2, 4)
+    assert "2 of 4 map tasks" in verdict.summary
     segment = stored.files("p000003-", ".seg")[0]
     with changed(segment, flip(50, 7)):
         assert stored.named() == {stored.key(segment)}

@@ -85,7 +85,7 @@ def test_map_of_a_stage_calls_a_service(
     assert sorted(map(tuple, found.collect())) == EXPECTED
     assert (calls / "died").exists()
     (stage,) = shuffle.report().stages
-    assert (stage.producers_run, stage.producers_rerun) == (1, 0)
+    assert (stage.map_tasks_run, stage.map_tasks_rerun) == (1, 0)
     after = called(calls)
     for v in range(600):
         assert after[v] == before[v]
@@ -100,7 +100,7 @@ def test_map_of_a_stage_calls_a_service(
                 assert ours == sorted(ours)
     again = DurableShuffle(session, root, job="tests", version="1")
     same = again.stage(df, map=run, map_schema=SQL_SCHEMA, keys="k", num_partitions=4)
-    assert [s.decision for s in again.report().stages] == ["reuse"]
+    assert [s.action for s in again.report().stages] == ["reused"]
     assert same.count() == ROWS
     assert called(calls) == after
 
@@ -133,7 +133,7 @@ def test_reducer_with_calls_resumes_inside_its_partition(
     assert found.count() == ROWS
     assert called(calls) == seen
     (stage,) = shuffle.report().stages
-    assert (stage.producers_run, stage.producers_rerun) == (9, 0)
+    assert (stage.map_tasks_run, stage.map_tasks_rerun) == (9, 0)
 
 
 def test_consumer_with_calls(session: SparkSession, root: str, tmp_path: Path) -> None:

@@ -42,15 +42,15 @@ def test_what_was_built_on_earlier_rows_is_computed_again(
         lower = shuffle.checkpoint(arrival.rows(session).groupBy("k").agg(F.first("p").alias("v")))
         upper = CALLS[call](shuffle, lower)
         rows = [{(row.k, row.v) for row in df.select("k", "v").collect()} for df in (lower, upper)]
-        return [stage.decision for stage in shuffle.report().stages], *rows
+        return [stage.action for stage in shuffle.report().stages], *rows
 
     arrival.turn(1)
     decisions, *rows = run(DurableShuffle(session, root, job="tests"))
-    assert decisions == ["fresh", "fresh"]
+    assert decisions == ["computed", "computed"]
     assert rows[0] == rows[1]
     arrival.turn(2)
     decisions, *same = run(DurableShuffle(session, root, job="tests"))
-    assert (decisions, same) == (["reuse", "reuse"], rows)
+    assert (decisions, same) == (["reused", "reused"], rows)
     shuffle = DurableShuffle(session, root, job="tests")
     if again == "released":
         assert shuffle.release("checkpoint")
@@ -58,8 +58,8 @@ def test_what_was_built_on_earlier_rows_is_computed_again(
         df = arrival.rows(session).groupBy("k").agg(F.first("p").alias("v"))
         DurableShuffle(session, root, job="tests", reuse="never").checkpoint(df)
     decisions, *other = run(DurableShuffle(session, root, job="tests"))
-    assert decisions == ["fresh" if again == "released" else "reuse", "fresh"]
+    assert decisions == ["computed" if again == "released" else "reused", "computed"]
     assert other[0] == other[1]
     assert other[0] != rows[0], "rows do not depend on the order of arrival"
     decisions, *last = run(DurableShuffle(session, root, job="tests"))
-    assert (decisions, last) == (["reuse", "reuse"], other)
+    assert (decisions, last) == (["reused", "reused"], other)

@@ -49,13 +49,13 @@ def test_rows_are_those_of_spark(session: SparkSession, root: str, column: str) 
     """Rows and schema are equal in the run that stores and in a run that reuses."""
     df = session.range(0, 40, 1, 2).selectExpr("id", f"{COLUMNS[column]} AS v")
     wanted = _rows(df)
-    for decision in ("fresh", "reuse"):
+    for decision in ("computed", "reused"):
         shuffle = DurableShuffle(session, root, job="tests")
         for name, call in CALLS.items():
             stored = call(shuffle, df)
             assert _rows(stored) == wanted, name
             assert stored.schema == df.schema or name == "query"
-        assert {stage.decision for stage in shuffle.report().stages} == {decision}
+        assert {stage.action for stage in shuffle.report().stages} == {decision}
         assert shuffle.report().native == ()
 
 

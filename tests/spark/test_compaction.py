@@ -53,14 +53,17 @@ def test_stages_are_compacted_on_seal(session: SparkSession, root: str) -> None:
     """Every task reads the compacted segment; a later driver without the setting reuses it."""
     df = session.range(0, 3000, 1, 4).selectExpr("id % 97 AS k", "id AS v")
     expected = placed(df.repartition(5, "k"))
-    for settings, decision in ((Settings(compact_small_bytes=1 << 20), "fresh"), (None, "reuse")):
+    for settings, decision in (
+        (Settings(compact_small_bytes=1 << 20), "computed"),
+        (None, "reused"),
+    ):
         given = {} if settings is None else {"settings": settings}
         shuffle = DurableShuffle(session, root, job="tests", **given)
         back = shuffle.repartition(df, 5, "k")
         assert placed(back) == expected
         (stage,) = shuffle.report().stages
-        assert stage.decision == decision
-        assert stage.producers_rerun == 0
+        assert stage.action == decision
+        assert stage.map_tasks_rerun == 0
     compacted = [p for p in Path(root).rglob("*.seg") if "compacted" in p.parts]
     originals = [p for p in Path(root).rglob("*.seg") if "segments" in p.parts]
     assert (len(compacted), len(originals)) == (1, 4)

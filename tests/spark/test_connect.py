@@ -42,9 +42,9 @@ def test_version_reuses_and_reads_no_input(seen: dict[str, Any]) -> None:
     stages = seen["stages"]
     assert stages["reused"] == stages["stored"]
     (first,), (second,) = (report["stages"] for report in stages["reports"])
-    assert (first["decision"], first["producers_run"], first["producers"]) == ("fresh", 3, 3)
-    assert (second["decision"], second["producers_run"]) == ("reuse", 0)
-    assert (second["producers_reused"], second["producers_rerun"]) == (3, 0)
+    assert (first["action"], first["map_tasks_run"], first["map_tasks"]) == ("computed", 3, 3)
+    assert (second["action"], second["map_tasks_run"]) == ("reused", 0)
+    assert (second["map_tasks_reused"], second["map_tasks_rerun"]) == (3, 0)
     after_first, after_second = stages["runs"]
     assert set(after_first) == {"0", "1", "2"}
     assert after_second == after_first
@@ -56,9 +56,9 @@ def test_explain_says_hit_miss_and_why(seen: dict[str, Any]) -> None:
     missed, why_missed, hit, why_hit = seen["stages"]["explained"]
     assert (missed, hit) == (False, True)
     assert "no stage named 'repartition'" in why_missed
-    assert why_hit == "same fingerprint and sealed"
+    assert why_hit == "stored under the same fingerprint"
     without = seen["stages"]["without_version"]
-    assert without == "same fingerprint and sealed"
+    assert without == "stored under the same fingerprint"
 
 
 def test_plans_that_differ_are_told_apart(seen: dict[str, Any]) -> None:
@@ -66,10 +66,10 @@ def test_plans_that_differ_are_told_apart(seen: dict[str, Any]) -> None:
     told = seen["told"]
     assert told["wrong"] == []
     first, both = told["decisions"]
-    assert set(first) == {"fresh"}
-    assert set(both[len(first) :]) == {"reuse"}
+    assert set(first) == {"computed"}
+    assert set(both[len(first) :]) == {"reused"}
     assert len(both) == 2 * len(first)
-    assert told["above"] == ["fresh", "reuse"]
+    assert told["above"] == ["computed", "reused"]
     assert told["view over other rows"].startswith(
         "InvalidInputError: checkpoint: version= vouches"
     )
@@ -123,7 +123,7 @@ def test_python_stages(seen: dict[str, Any]) -> None:
     sums = [[k, sum(range(k, 40, 7))] for k in range(7)]
     assert python["sums"] == sums
     assert python["above"] == sums
-    assert python["decisions"] == ["fresh", "fresh", "reuse"]
+    assert python["decisions"] == ["computed", "computed", "reused"]
     assert python["objects"].startswith("InvalidInputError: an RDD of (key, value) pairs is needed")
 
 

@@ -81,7 +81,7 @@ def test_executor_killed_after_four_acknowledgements(
     assert consumer["retries"] >= 1
     assert consumer["records_acknowledged"] == consumer["output_rows"] == ROWS
     (stage,) = answer["stages"]
-    assert (stage["producers_run"], stage["producers_rerun"], producer_runs(folder)) == (3, 0, 3)
+    assert (stage["map_tasks_run"], stage["map_tasks_rerun"], producer_runs(folder)) == (3, 0, 3)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_driver_killed_in_mid_consume(after_driver_kill: dict[str, Any]) -> None
         assert calls[acknowledged + 1] == before[number][-1], "the call that was killed, again"
         assert given_again(calls) == set(before[number][-1]), "and no other"
     (stage,) = after_driver_kill["stages"]
-    assert (stage["decision"], stage["producers_run"], producer_runs(folder)) == ("reuse", 0, 3)
+    assert (stage["action"], stage["map_tasks_run"], producer_runs(folder)) == ("reused", 0, 3)
 
 
 def test_error_in_process_is_retried_from_the_last_acknowledgement(

@@ -129,4 +129,4 @@ def test_programs_that_were_not_recognised(spark: SparkSession, root: str, text:
         store = differential.DurableShuffle(session, root, job="tests")
         df = session.sql(text, a=session.range(0, 4, 1, 2))
         assert store.query(df).collect() == df.collect()
-        assert bool(store.report().total()["producers_run"]) is ran
+        assert bool(store.report().total()["map_tasks_run"]) is ran

@@ -84,6 +84,6 @@ def test_a_session_with_other_ids_runs_no_producer(
         session.range(1).selectExpr(*["id"] * shift)
         store = DurableShuffle(session, root, job="tests")
         assert rows_of(store.query(query_of(session, name))) == wanted
-        ran = {stage.fingerprint: stage.producers_run for stage in store.report().stages}
+        ran = {stage.fingerprint: stage.map_tasks_run for stage in store.report().stages}
         assert ran
         assert all(ran.values()) if shift == 0 else not any(ran.values()), (shift, ran)

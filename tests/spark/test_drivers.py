@@ -128,10 +128,10 @@ def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
         Path(gate).touch()
         with pytest.raises(FencedError, match="newest=generation 2"):
             running.result()
-    assert [stage.sealed for stage in newer.stages()] == [False]
+    assert [stage.status for stage in newer.stages()] == ["partial"]
     assert rows_of(newer.repartition(df, 3, "k")) == EXPECTED
     (stage,) = newer.report().stages
-    assert (stage.decision, stage.producers_run, stage.producers_reused) == ("resume", 0, 4)
+    assert (stage.action, stage.map_tasks_run, stage.map_tasks_reused) == ("resumed", 0, 4)
 
 
 def test_conflict_is_refused_on_request(session: SparkSession, root: str) -> None:
@@ -187,7 +187,7 @@ def test_orphan_of_a_dead_driver(
     assert rows_of(out) == EXPECTED
     (stage,) = shuffle.report().stages
     ran = 0 if first_to_commit == "orphan" else 1
-    assert (stage.producers_run, stage.producers_reused) == (ran, 4 - ran)
+    assert (stage.map_tasks_run, stage.map_tasks_reused) == (ran, 4 - ran)
     assert len(list(Path(root).rglob("*.seg"))) == 4, "one segment per producer, no orphan is left"
     again = DurableShuffle(session, root, job="tests").repartition(df, 3, "k")
     assert rows_of(again) == EXPECTED
@@ -209,7 +209,7 @@ def test_executor_killed_in_mid_map(tmp_path: Path, root: str, programs: Any) ->
     answer = programs.answer(driver)
     assert [tuple(row) for row in answer["rows"]] == EXPECTED
     (stage,) = answer["stages"]
-    assert (stage["producers"], stage["producers_run"], stage["producers_rerun"]) == (6, 6, 0)
+    assert (stage["map_tasks"], stage["map_tasks_run"], stage["map_tasks_rerun"]) == (6, 6, 0)
     assert stage["retries"] >= 1
     runs = {int(p.name): len(p.read_text().splitlines()) for p in (folder / "runs").iterdir()}
     assert (set(runs), runs[2]) == (set(range(6)), 2)

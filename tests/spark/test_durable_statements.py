@@ -101,7 +101,7 @@ def test_rows_are_those_of_spark(
         else:
             with durable.transparent():
                 assert session.sql(filled).collect() == []
-            ran = [stage.producers_run for stage in durable.report().stages]
+            ran = [stage.map_tasks_run for stage in durable.report().stages]
             assert ran
             assert (sum(ran) > 0) == (name == "first")
             assert not any(text.startswith("sql()") for text in durable.report().native)

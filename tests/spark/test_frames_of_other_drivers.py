@@ -26,9 +26,9 @@ def test_stage_of_another_driver_of_the_job(
         with DurableShuffle(session, root, job="cells") as second:
             top = frame.groupBy("k").count()
             rows = getattr(second, call)(top, name="top").collect()
-            decisions.append([stage.decision for stage in second.report().stages])
+            decisions.append([stage.action for stage in second.report().stages])
             assert sorted(rows) == sorted(top.collect())
-    assert decisions == [["fresh"], ["reuse"]]
+    assert decisions == [["computed"], ["reused"]]
 
 
 def test_stage_of_another_job_is_not_known(

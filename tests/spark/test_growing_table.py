@@ -51,6 +51,6 @@ def test_a_night_runs_only_its_own_day(
             per_key = table.where(F.col("day") == day).groupBy("k")
             assert rows == sorted(per_key.agg(F.sum("v"), F.count("*")).collect())
         first = first or total
-        assert total["producers_run"] == first["producers_run"] > 0
-        assert total["stages_fresh"] == first["stages_fresh"]
-        assert total["producers_reused"] == (number - 1) * first["producers_run"]
+        assert total["map_tasks_run"] == first["map_tasks_run"] > 0
+        assert total["stages_computed"] == first["stages_computed"]
+        assert total["map_tasks_reused"] == (number - 1) * first["map_tasks_run"]

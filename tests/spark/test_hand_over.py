@@ -77,4 +77,4 @@ def test_long_strings_travel_in_limited_batches(
     assert found == (2 * rows, rows * (2 * rows - 1), rows * (1 + ROW_BYTES))
     assert plans == [False, True]
     report = shuffle.report().stages[-1]
-    assert (report.producers, report.producers_run, report.producers_rerun) == (2, 2, 0)
+    assert (report.map_tasks, report.map_tasks_run, report.map_tasks_rerun) == (2, 2, 0)

@@ -35,7 +35,7 @@ def test_killed_driver_is_finished_on_hdfs(
 ) -> None:
     """The next driver runs the one producer that had not committed; rows are right."""
     stage = killed_and_resumed(programs, cluster.url("/killed"), tmp_path, committed)
-    assert (stage["producers_reused"], stage["producers_rerun"]) == (3, 0)
+    assert (stage["map_tasks_reused"], stage["map_tasks_rerun"]) == (3, 0)
 
 
 @pytest.mark.soak

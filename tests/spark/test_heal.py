@@ -136,19 +136,19 @@ def test_a_damaged_segment_is_stored_again_by_the_next_run(
     shuffle, back = run()
     assert rows(back) == expected
     (stage,) = shuffle.report().stages
-    assert (stage.decision, stage.producers_run) == ("repair", 2)
-    assert "a reader met damage: data of 2 producers is lost" in stage.why
-    assert "data of 2 producers is lost" in " ".join(str(shuffle.report()).split())
+    assert (stage.action, stage.map_tasks_run) == ("repaired", 2)
+    assert "a reader met damage: data of 2 map tasks is lost" in stage.why
+    assert "data of 2 map tasks is lost" in " ".join(str(shuffle.report()).split())
     from durable_shuffle.jobs.inspect.details import details_text, stage_details  # not in workers
 
     details = stage_details(stored_stage_of(root, stage), released=False)
     assert (details["suspect"], details["damaged_producers"]) == ("", [])
-    assert details["repairs"] == [{"producers": [0, 2], "cause": "damaged producers ran again"}]
-    assert "2 producers: damaged producers ran again" in details_text(details)
+    assert details["repairs"] == [{"producers": [0, 2], "cause": "damaged map tasks ran again"}]
+    assert "2 producers: damaged map tasks ran again" in details_text(details)
     assert counter.runs() == {0: 2, 1: 1, 2: 2, 3: 1}
     shuffle, back = run()
     assert rows(back) == expected
-    assert shuffle.report().stages[0].decision == "reuse"
+    assert shuffle.report().stages[0].action == "reused"
     assert verify_job(LocalStorage(root), "tests", Settings()).ok
 
 
@@ -171,7 +171,7 @@ def test_a_lost_index_is_written_again_and_no_producer_runs(
     shuffle, back = run()
     assert rows(back) == expected
     (stage,) = shuffle.report().stages
-    assert (stage.decision, stage.producers_run) == ("reuse", 0)
+    assert (stage.action, stage.map_tasks_run) == ("reused", 0)
     assert stage.why.endswith("a reader met damage: the index was written again")
     assert counter.runs() == {0: 1, 1: 1}
 
@@ -213,7 +213,7 @@ def test_a_stage_that_cannot_be_mended_is_stored_afresh(
     shuffle, back = run()
     assert rows(back) == expected
     (stage,) = shuffle.report().stages
-    assert (stage.decision, stage.producers_run) == ("fresh", 2)
+    assert (stage.action, stage.map_tasks_run) == ("computed", 2)
     assert "the stored stage was damaged: a control record cannot be rebuilt" in stage.why
     assert rows(run()[1]) == expected
     assert counter.runs() == {0: 2, 1: 2}
@@ -233,7 +233,7 @@ def test_rows_that_may_differ_are_stored_afresh(session: SparkSession, root: str
         run()[1].collect()
     shuffle, back = run()
     assert back.count() == 300
-    assert shuffle.report().stages[0].decision == "fresh"
+    assert shuffle.report().stages[0].action == "computed"
 
 
 # -- in the same run
@@ -267,7 +267,7 @@ def test_transparent_heals_in_the_run_that_meets_the_damage(
         segments_now(root, number)[-1].unlink()
         found, shuffle = run(act)
         assert is_right(found)
-        ran = [s.producers_run for s in shuffle.report().stages if s.decision == "repair"]
+        ran = [s.map_tasks_run for s in shuffle.report().stages if s.action == "repaired"]
         assert ran == [1]
         assert counter.runs()[number] == 2
     segments_now(root, 2)[-1].unlink()
@@ -310,10 +310,10 @@ def test_a_piece_of_a_query_above_a_damaged_cut_runs_again(
     ran = {0: 2, 1: 2 + (what == "segment"), 2: 2, 3: 2}  # one of them by the line above
     assert counter.runs() == ran
     low, high = shuffle.report().stages
-    mended = ("repair", 1) if what == "segment" else ("reuse", 0)
-    assert (low.decision, low.producers_run) == mended
+    mended = ("repaired", 1) if what == "segment" else ("reused", 0)
+    assert (low.action, low.map_tasks_run) == mended
     assert "a reader met damage" in low.why
-    assert high.producers_run == high.producers
+    assert high.map_tasks_run == high.map_tasks
 
 
 def test_a_stage_over_a_damaged_result_of_a_stage_heals(
@@ -345,7 +345,7 @@ def test_a_stage_over_a_damaged_result_of_a_stage_heals(
         path.unlink()
     back, shuffle = run(top=True)
     assert rows(back) == expected
-    repaired = {s.name: s.producers_run for s in shuffle.report().stages if s.decision == "repair"}
+    repaired = {s.name: s.map_tasks_run for s in shuffle.report().stages if s.action == "repaired"}
     assert repaired == {"stage": 1, "middle": 1}
     assert counter.runs() == {0: 1, 1: 1, 2: 2, 3: 1}
 
@@ -365,8 +365,8 @@ def test_consume_heals_and_gives_each_row_once(
     )
     assert back is not None
     assert rows(back) == rows(session.range(0, 3000, 1, 4).selectExpr("id % 97 AS k", "id AS v"))
-    decisions = [(s.decision, s.producers_run) for s in shuffle.report().stages]
-    assert decisions == [("fresh", 4), ("repair", 2)]
+    decisions = [(s.action, s.map_tasks_run) for s in shuffle.report().stages]
+    assert decisions == [("computed", 4), ("repaired", 2)]
     assert counter.runs() == {0: 1, 1: 2, 2: 1, 3: 2}
 
 

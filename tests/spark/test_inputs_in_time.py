@@ -20,7 +20,7 @@ def rows(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def decision(shuffle: DurableShuffle) -> str:
-    return shuffle.report().stages[-1].decision
+    return shuffle.report().stages[-1].action
 
 
 def each_batch(
@@ -45,7 +45,7 @@ def test_micro_batches_are_told_apart(spark: SparkSession, root: str, tmp_path: 
     def store(batch: DataFrame, number: int) -> None:
         for call in (shuffle.durable, lambda df: shuffle.query(df.repartition(2, "id"))):
             first, again = call(batch), call(batch)
-            decisions = [stage.decision for stage in shuffle.report().stages[-2:]]
+            decisions = [stage.action for stage in shuffle.report().stages[-2:]]
             seen.append((number, rows(first) == rows(again) == rows(batch), decisions))
 
         def elsewhere() -> None:
@@ -59,7 +59,7 @@ def test_micro_batches_are_told_apart(spark: SparkSession, root: str, tmp_path: 
         thread.join()
 
     each_batch(spark, tmp_path / "in", tmp_path / "checkpoint", store)
-    expected = [(number, True, ["fresh", "reuse"]) for number in (0, 0, 1, 1, 2, 2)]
+    expected = [(number, True, ["computed", "reused"]) for number in (0, 0, 1, 1, 2, 2)]
     assert seen == expected
     assert len(refused) == 3
     assert all("a micro-batch, used outside of the thread" in text for text in refused)
@@ -84,14 +84,14 @@ def test_special_dates_have_another_value_in_another_run(spark: SparkSession, ro
         for _ in range(2):
             shuffle.durable(make(spark), name=name)
             stage = shuffle.report().stages[-1]
-            assert (stage.decision, "another" in stage.why) == ("fresh", True), (name, stage.why)
+            assert (stage.action, "another" in stage.why) == ("computed", True), (name, stage.why)
     constant = [
         "select cast('epoch' as timestamp) t",
         "select cast('2026-01-01' as date) t, 'now' u",
         "select cast(v as timestamp) t from values ('2026-01-01') as q(v)",
     ]
     for text in constant:
-        for expected in ("fresh", "reuse"):
+        for expected in ("computed", "reused"):
             df = spark.sql(text)
             assert rows(shuffle.durable(df)) == rows(df)
             assert decision(shuffle) == expected
@@ -130,12 +130,12 @@ def test_files_of_other_partitions_do_not_count(
             assert rows(shuffle.query(counted)) == rows(counted)
             assert decision(shuffle) == expected
 
-    ask("fresh")
+    ask("computed")
     add(3, 20)
-    ask("reuse")
+    ask("reused")
     add(1, 30)
-    ask("fresh")
-    for expected in ("fresh", "reuse"):
+    ask("computed")
+    for expected in ("computed", "reused"):
         assert rows(shuffle.durable(spark.read.parquet(folder).where("day = 99"))) == []
         assert decision(shuffle) == expected
         add(4, 50)
@@ -153,7 +153,7 @@ def test_files_of_other_partitions_do_not_count(
     read = spark.read.parquet(folder)
     again = read.where("day = 1").union(read.where("day = 3"))
     assert rows(shuffle.durable(again, name="other")) == rows(again)
-    assert decision(shuffle) == "fresh"
+    assert decision(shuffle) == "computed"
 
 
 def test_a_night_runs_only_the_producers_of_its_day(
@@ -172,9 +172,9 @@ def test_a_night_runs_only_the_producers_of_its_day(
                 stored = shuffle.durable(of_day.mapInArrow(counter.function, "id long, day int"))
                 assert rows(stored) == rows(of_day)
             stages = shuffle.report().stages
-        assert [stage.decision for stage in stages] == ["reuse"] * (night - 1) + ["fresh"]
-        assert [stage.producers_run for stage in stages[:-1]] == [0] * (night - 1)
-        assert sum(counter.runs().values()) - before == stages[-1].producers_run
+        assert [stage.action for stage in stages] == ["reused"] * (night - 1) + ["computed"]
+        assert [stage.map_tasks_run for stage in stages[:-1]] == [0] * (night - 1)
+        assert sum(counter.runs().values()) - before == stages[-1].map_tasks_run
 
 
 def test_keys_that_are_functions_and_slices(spark: SparkSession, root: str) -> None:
@@ -183,7 +183,7 @@ def test_keys_that_are_functions_and_slices(spark: SparkSession, root: str) -> N
     df = spark.range(0, 12, 1, 2)
     for modulus in (2, 3):
         key = F.udf(lambda x, m=modulus: x % m, "long")
-        for expected in ("fresh", "reuse"):
+        for expected in ("computed", "reused"):
             placed = shuffle.repartition(df, 6, key("id"))
             assert decision(shuffle) == expected
             where: dict[int, set[int]] = {}
@@ -196,6 +196,6 @@ def test_keys_that_are_functions_and_slices(spark: SparkSession, root: str) -> N
         shuffle.repartition(df, 6, hidden("id"))
     for slices in (3, 4):
         plan = spark.range(0, 12, 1, slices).select(F.spark_partition_id().alias("p"))
-        for expected in ("fresh", "reuse"):
+        for expected in ("computed", "reused"):
             assert rows(shuffle.durable(plan)) == rows(plan)
             assert decision(shuffle) == expected

@@ -32,7 +32,7 @@ def rows(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def decisions(shuffle: DurableShuffle) -> list[str]:
-    return [stage.decision for stage in shuffle.report().stages]
+    return [stage.action for stage in shuffle.report().stages]
 
 
 @pytest.fixture
@@ -79,13 +79,13 @@ def test_jdbc_tables_and_pushed_filters(
     ]
     for plan in plans:
         assert rows(CALLS[call](shuffle, plan)) == rows(plan)
-    assert set(decisions(shuffle)) == {"fresh"}
+    assert set(decisions(shuffle)) == {"computed"}
     before = rows(tables("customers"))
     execute(spark, "insert into customers values (77, 1)")
     again = DurableShuffle(spark, root, job="tests")
     assert rows(CALLS[call](again, tables("customers", password="changed"))) == before
     assert rows(CALLS[call](again, plans[3])) == [row for row in before if row[0] >= 3]
-    assert decisions(again) == ["reuse", "reuse"]
+    assert decisions(again) == ["reused", "reused"]
     assert again.explain.repartition(tables(QUERY), 2).why == (
         f"the JDBC table {QUERY} cannot be recognised in another run: give version= for the rows "
         "that it holds now; nothing else tells them"
@@ -109,9 +109,9 @@ def test_jdbc_queries_with_pushed_aggregates(
     for _ in range(2):
         for plan in plans:
             assert rows(shuffle.query(plan)) == rows(plan)
-    assert decisions(shuffle) == ["fresh"] * 5 + ["reuse"] * 5
+    assert decisions(shuffle) == ["computed"] * 5 + ["reused"] * 5
     shuffle.query(plans[0], version="another")
-    assert decisions(shuffle)[-1] == "fresh"
+    assert decisions(shuffle)[-1] == "computed"
 
 
 class Days(DataSource):
@@ -144,12 +144,12 @@ def test_data_source_v2_options(spark: SparkSession, root: str, call: str) -> No
         return spark.read.format("told_apart_days").option("day", day).load()
 
     plans = [read("1"), read("2"), read("1").where("id > 1"), read("1").where("id > 2")]
-    for expected in ("fresh", "reuse"):
+    for expected in ("computed", "reused"):
         for plan in plans:
             assert rows(CALLS[call](shuffle, plan)) == rows(plan)
         assert set(decisions(shuffle)[-len(plans) :]) == {expected}
     assert rows(CALLS[call](shuffle, read("1"))) == rows(read("1"))
-    assert decisions(shuffle)[-1] == "reuse"
+    assert decisions(shuffle)[-1] == "reused"
 
 
 def test_cached_frames_count_by_their_plans(spark: SparkSession, root: str) -> None:
@@ -162,7 +162,7 @@ def test_cached_frames_count_by_their_plans(spark: SparkSession, root: str) -> N
         for call in (shuffle.durable, lambda df: shuffle.query(df.repartition(2, "id"))):
             for frame in (train, test, train, test):
                 assert rows(call(frame)) == rows(frame)
-        assert decisions(shuffle) == ["fresh", "fresh", "reuse", "reuse"] * 2
+        assert decisions(shuffle) == ["computed", "computed", "reused", "reused"] * 2
     finally:
         train.unpersist()
         test.unpersist()
@@ -182,7 +182,7 @@ def test_rows_of_the_driver_are_recognised(spark: SparkSession, root: str) -> No
         ]
 
     shuffle = DurableShuffle(spark, root, job="tests")
-    for expected in ("fresh", "reuse"):
+    for expected in ("computed", "reused"):
         for plan in plans():
             assert rows(shuffle.durable(plan)) == rows(plan)
         assert set(decisions(shuffle)[-5:]) == {expected}
@@ -194,7 +194,7 @@ def test_frames_that_nothing_tells_apart_are_refused(spark: SparkSession, root: 
     base = spark.range(0, 6, 1, 2)
     low, high = base.where("id < 3").localCheckpoint(), base.where("id >= 3").localCheckpoint()
     assert rows(shuffle.durable(low)) == rows(shuffle.durable(low)) == rows(low)
-    assert decisions(shuffle) == ["fresh", "reuse"]
+    assert decisions(shuffle) == ["computed", "reused"]
     with pytest.raises(InvalidInputError, match=r"two different inputs .* version= or a name="):
         shuffle.durable(high)
     assert rows(shuffle.durable(high, name="high")) == rows(high)
@@ -217,7 +217,7 @@ def test_object_stages(spark: SparkSession, root: str) -> None:
     def pairs(text: str) -> Any:
         return context.parallelize([(letter, 1) for letter in text], 2)
 
-    for expected in ("fresh", "reuse"):
+    for expected in ("computed", "reused"):
         for text in ("ab", "cd"):
             found = shuffle.stage_objects(pairs(text), 2).collect()
             assert sorted(found) == [(letter, 1) for letter in text]
@@ -226,7 +226,7 @@ def test_object_stages(spark: SparkSession, root: str) -> None:
         assert sorted(doubled) == [("a", 2), ("b", 2)]
         assert decisions(shuffle)[-1] == expected
     grouped = [pairs(text).groupByKey().mapValues(list) for text in ("ab", "cd")]
-    for expected in ("fresh", "reuse"):
+    for expected in ("computed", "reused"):
         for text, rdd in zip(("ab", "cd"), grouped, strict=True):
             found = shuffle.stage_objects(rdd, 2, version="v").collect()
             assert sorted(found) == [(letter, [1]) for letter in text]

@@ -131,7 +131,7 @@ def test_worker_killed_in_mid_write(
     stored = shuffle.repartition(rows(session), 4, "id")
     assert contents(stored) == contents(rows(session).repartition(4, "id"))
     (stage,) = shuffle.report().stages
-    assert (stage.decision, stage.producers_rerun) == ("resume", 0)
+    assert (stage.action, stage.map_tasks_rerun) == ("resumed", 0)
     orphans = {p.name for p in Path(root).rglob("*.seg")} & left
     assert named(root) == (len(orphans), 0)
     garbage(root, delete=True)
@@ -236,7 +236,7 @@ def test_executors_killed_in_mid_write_and_in_mid_read(
     assert answer["equal"]
     assert answer["second_attempt"]
     (stage,) = answer["stages"]
-    assert (stage["producers_run"], stage["producers_rerun"]) == (3, 0)
+    assert (stage["map_tasks_run"], stage["map_tasks_rerun"]) == (3, 0)
     found = garbage(root)
     assert not found.unknown
     assert all("/segments/" in item.key for item in found.orphans)

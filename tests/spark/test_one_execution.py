@@ -21,12 +21,16 @@ from durable_shuffle import DurableShuffle
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def test_files_of_an_exchange_are_lost_on_the_way(programs: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("master", "cases"), [("local[2]", 7), ("local-cluster[2,1,1024]", 4)])
+def test_files_of_an_exchange_are_lost_on_the_way(
+    programs: Any, tmp_path: Path, master: str, cases: int
+) -> None:
     """Spark runs their map tasks again for the producers that are left. Since 4.1 it compares what
-    it computes twice, and ends a job over rows that differ; of pairs it sees nothing."""
+    it computes twice, and ends a job over rows that differ; of pairs it sees nothing. On a cluster
+    they are lost with a killed executor."""
     support = Path(unstable_programs.__file__).parent
-    found = programs.run("lost_files_driver", tmp_path, support)
-    assert len(found) == 7
+    found = programs.run("lost_files_driver", tmp_path, support, master)
+    assert len(found) == cases
     assert not any(found.values()), found
 
 

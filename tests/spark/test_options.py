@@ -75,11 +75,11 @@ def test_explain_has_a_method_per_call(session: SparkSession, root: str) -> None
     for name, (args, named) in asked.items():
         explain = getattr(shuffle.explain, name)
         before = explain(*args, **named)
-        assert (before.hit, before.stages[0].state) == (False, "missing"), name
+        assert (before.stored, before.stages[0].status) == (False, "absent"), name
         done = getattr(shuffle, name)(*args, **named)
         assert done.count() > 0
         after = explain(*args, **named)
-        assert (after.hit, after.stages[0].state) == (True, "committed"), name
+        assert (after.stored, after.stages[0].status) == (True, "stored"), name
         assert str(after).startswith(named.get("name", name) + ("-" if name != "query" else ""))
         assert after.stages[-1].fingerprint == shuffle.report().stages[-1].fingerprint
 
@@ -90,7 +90,7 @@ def test_checkpoint_and_its_older_name_share_stages(session: SparkSession, root:
     df = session.range(20)
     assert df.transform(shuffle.checkpoint).count() == df.transform(shuffle.durable).count() == 20
     assert df.transform(shuffle.repartition, 2, "id").rdd.getNumPartitions() == 2
-    assert [stage.decision for stage in shuffle.report().stages] == ["fresh", "reuse", "fresh"]
+    assert [stage.action for stage in shuffle.report().stages] == ["computed", "reused", "computed"]
 
 
 def test_sparks_ui_and_listeners_see_the_stages_name(session: SparkSession, root: str) -> None:
@@ -143,5 +143,5 @@ def test_explain_starts_no_python(
     with pytest.raises(PySparkException, match="no"):
         shuffle.repartition(fails, 2, "id")
     assert len(started) == 1
-    assert shuffle.explain.repartition(fails, 2, "id").stages[0].state == "partly committed"
+    assert shuffle.explain.repartition(fails, 2, "id").stages[0].status == "partial"
     assert len(started) == 1

@@ -45,7 +45,7 @@ def test_a_killed_driver_is_finished(
         return {int(match[1]) for match in found if match}
 
     stage = killed_and_resumed(programs, f"{url}/killed", tmp_path, committed)
-    assert (stage["producers_reused"], stage["producers_rerun"]) == (3, 0)
+    assert (stage["map_tasks_reused"], stage["map_tasks_rerun"]) == (3, 0)
 
 
 def test_a_join_query_runs_twice(

@@ -60,7 +60,7 @@ CALLS: dict[str, Callable[[Any, DataFrame, str], DataFrame]] = {
 
 
 def stages(shuffle: Any) -> list[tuple[str, str]]:
-    return [(stage.decision, stage.why) for stage in shuffle.report().stages]
+    return [(stage.action, stage.why) for stage in shuffle.report().stages]
 
 
 def test_a_map_function_that_looks_into_a_folder(
@@ -89,12 +89,12 @@ def test_a_map_function_that_looks_into_a_folder(
     (looked / "a").touch()
     rows, (decision, why) = run()
     assert rows == [1, 2, 3]
-    assert decision == "fresh"
+    assert decision == "computed"
     assert folder in why
     (looked / "b").touch()
     assert folder in run(explain=True)
     rows, (decision, why) = run()
-    assert (rows, decision) == ([2, 3, 4], "fresh")
+    assert (rows, decision) == ([2, 3, 4], "computed")
     assert folder in why
 
 
@@ -116,7 +116,9 @@ def test_functions_in_sparks_own_workers(
         rows, told = run()
         last = 6 if call == "broadcast" else 6 + count
         assert set(rows) == set(range(count, last))
-        assert [why for decision, why in told if decision == "fresh" and str(looked) in why], told
+        assert [why for decision, why in told if decision == "computed" and str(looked) in why], (
+            told
+        )
 
 
 @pytest.mark.parametrize("call", ["udf", "map"])
@@ -132,7 +134,7 @@ def test_a_version_vouches_for_what_functions_open(
             found = looks_at(str(looked))(0)
             yield pa.record_batch([pa.array([found] * batch.num_rows)], names=["id"])
 
-    for decision in ("fresh", "reuse"):
+    for decision in ("computed", "reused"):
         (looked / decision).touch()
         shuffle = DurableShuffle(spark, root, job="tests", version="1")
         df = spark.range(3)

@@ -68,7 +68,7 @@ def test_map_and_reduce_equal_sparks_own(session: SparkSession, shuffle: Durable
     assert multiset(found) == multiset(native)
     assert found.schema == native.schema
     (stage,) = shuffle.report().stages
-    assert (stage.producers, stage.producers_run, stage.rows) == (3, 3, 250)
+    assert (stage.map_tasks, stage.map_tasks_run, stage.rows) == (3, 3, 250)
 
 
 def test_grouped_equals_apply_in_arrow(session: SparkSession, tight: DurableShuffle) -> None:
@@ -97,7 +97,7 @@ def test_grouped_equals_apply_in_arrow(session: SparkSession, tight: DurableShuf
         found = tight.stage(df, keys="k", num_partitions=3, reduce=Grouped(function), schema=schema)
         native = df.groupBy("k").applyInArrow(function, schema)
         assert multiset(found) == multiset(native)
-    assert [s.decision for s in tight.report().stages] == ["fresh", "reuse"]
+    assert [s.action for s in tight.report().stages] == ["computed", "reused"]
 
 
 def test_giant_group_is_streamed(session: SparkSession, tight: DurableShuffle) -> None:
@@ -318,8 +318,13 @@ def test_chain_stays_in_one_worker(session: SparkSession, root: str) -> None:
         rows = upper.collect()
         assert sorted((row.k, row.v) for row in rows) == sorted((i % 7, i) for i in range(300))
         assert all(row.p2 == row.p3 for row in rows)
-    assert [s.decision for s in shuffle.report().stages] == ["fresh", "fresh", "reuse", "reuse"]
-    assert [s.producers for s in shuffle.report().stages] == [3, 3, 3, 3]
+    assert [s.action for s in shuffle.report().stages] == [
+        "computed",
+        "computed",
+        "reused",
+        "reused",
+    ]
+    assert [s.map_tasks for s in shuffle.report().stages] == [3, 3, 3, 3]
     # any Spark operation in between sends the rows through the JVM; results are still right
     between = shuffle.stage(lower.where("v < 10"), keys="v", num_partitions=2)
     assert sorted(row.v for row in between.collect()) == list(range(10))

@@ -87,7 +87,7 @@ def test_another_driver_with_other_ids_reuses(tpch: SparkSession, root: str) -> 
         tpch.range(i + 1).groupBy("id").count().join(tpch.range(3), "id").collect()
     second = shuffle_of(tpch, root)
     second.query(tpch.sql(TPCH_QUERIES["q21"]))
-    assert {s.decision for s in second.report().stages} == {"reuse"}
+    assert {s.action for s in second.report().stages} == {"reused"}
 
 
 Change = Callable[[SparkSession, Path], DataFrame]
@@ -130,7 +130,7 @@ def test_a_change_below_the_first_exchange_runs_all(
     durable = shuffle_of(session, root)
     rows = durable.query(changed).collect()
     assert rows == changed.collect()
-    assert {s.decision for s in durable.report().stages} == {"fresh"}
+    assert {s.action for s in durable.report().stages} == {"computed"}
 
 
 def test_a_change_above_keeps_what_is_below(
@@ -146,7 +146,7 @@ def test_a_change_above_keeps_what_is_below(
         changed = _query(session, folder).select(F.udf(body, "long")("s").alias("u")).orderBy("u")
         durable = shuffle_of(session, root)
         assert durable.query(changed).collect() == changed.collect()
-        assert [s.decision for s in durable.report().stages] == ["reuse", "fresh"]
+        assert [s.action for s in durable.report().stages] == ["reused", "computed"]
 
 
 def test_equal_exchanges_are_one_stage(session: SparkSession, root: str, tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_equal_exchanges_are_one_stage(session: SparkSession, root: str, tmp_pat
     )
     durable = shuffle_of(session, root)
     assert sorted(durable.query(df).collect()) == sorted(df.collect())
-    fresh = [s for s in durable.report().stages if s.producers_run]
+    fresh = [s for s in durable.report().stages if s.map_tasks_run]
     assert len({s.fingerprint for s in fresh}) == len(fresh)
-    assert sum(s.decision == "fresh" for s in durable.report().stages) <= 2
+    assert sum(s.action == "computed" for s in durable.report().stages) <= 2
 
 
 def test_every_kind_of_exchange(session: SparkSession, root: str) -> None:
@@ -248,7 +248,7 @@ def test_types_that_do_not_travel_stay_native(session: SparkSession, root: str) 
     in_python = DurableShuffle(session, root, job="python", rows_in="python")
     assert sorted(in_python.query(df).collect()) == wanted
     assert any("interval year to month" in text for text in in_python.report().native)
-    assert in_python.report().total()["producers_run"] > 0
+    assert in_python.report().total()["map_tasks_run"] > 0
 
 
 def test_partition_pruning_by_a_subquery(session: SparkSession, root: str, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_partition_pruning_by_a_subquery(session: SparkSession, root: str, tmp_p
     assert durable.query(df).collect() == df.collect()
     again = shuffle_of(session, root)
     again.query(df)
-    assert {s.decision for s in again.report().stages} == {"reuse"}
+    assert {s.action for s in again.report().stages} == {"reused"}
 
 
 def test_non_deterministic_expressions(session: SparkSession, root: str, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_non_deterministic_expressions(session: SparkSession, root: str, tmp_pat
     def decisions(df: DataFrame) -> set[str]:
         durable = shuffle_of(session, root)
         durable.query(df)
-        return {s.decision for s in durable.report().stages}
+        return {s.action for s in durable.report().stages}
 
     def seeded() -> DataFrame:
         return session.read.parquet(folder).groupBy(F.floor(F.rand(7) * 3).alias("r")).count()
@@ -289,20 +289,20 @@ def test_non_deterministic_expressions(session: SparkSession, root: str, tmp_pat
         read = session.read.parquet(folder)
         return read.groupBy((F.col("id") % 3).alias("r")).agg(F.max(F.current_timestamp()))
 
-    assert (decisions(seeded()), decisions(seeded())) == ({"fresh"}, {"reuse"})
-    assert (decisions(unseeded()), decisions(unseeded())) == ({"fresh"}, {"fresh"})
-    assert (decisions(now()), decisions(now())) == ({"fresh"}, {"fresh"})
+    assert (decisions(seeded()), decisions(seeded())) == ({"computed"}, {"reused"})
+    assert (decisions(unseeded()), decisions(unseeded())) == ({"computed"}, {"computed"})
+    assert (decisions(now()), decisions(now())) == ({"computed"}, {"computed"})
 
 
 def test_rows_without_identity_need_a_version(session: SparkSession, root: str) -> None:
     """A query over an RDD runs every time, unless the user gives a version."""
     df = session.createDataFrame([(1, 2), (1, 3)], "k long, v long").localCheckpoint()
     counted = df.groupBy("k").count()
-    for version, expected in ((None, "fresh"), ("1", "reuse")):
+    for version, expected in ((None, "computed"), ("1", "reused")):
         shuffle_of(session, root, version=version).query(counted)
         durable = shuffle_of(session, root, version=version)
         assert [tuple(r) for r in durable.query(counted).collect()] == [(1, 2)]
-        assert {s.decision for s in durable.report().stages} == {expected}
+        assert {s.action for s in durable.report().stages} == {expected}
 
 
 def test_streams_are_refused(session: SparkSession, root: str) -> None:
@@ -348,7 +348,7 @@ def test_transparent_covers_the_named_actions(
     with durable.transparent():
         df = _query(session, folder)
         assert df.collect() == wanted
-        ran = durable.report().total()["producers_run"]
+        ran = durable.report().total()["map_tasks_run"]
         assert ran > 0
         assert df.count() == 9
         assert not hasattr(df, "toArrow") or df.toArrow().num_rows == 9
@@ -358,9 +358,9 @@ def test_transparent_covers_the_named_actions(
         with pytest.raises(InvalidInputError, match="open already"), durable.transparent():
             pass
     assert session.read.parquet(str(tmp_path / "out")).orderBy("k").collect() == wanted
-    reused = [s for s in durable.report().stages if s.decision == "reuse"]
+    reused = [s for s in durable.report().stages if s.action == "reused"]
     # count() asks for fewer columns, so it has a different exchange
-    assert len(reused) >= 3, [(s.name, s.decision) for s in durable.report().stages]
+    assert len(reused) >= 3, [(s.name, s.action) for s in durable.report().stages]
     assert (dict(DataFrame.__dict__), dict(type(session.range(1)).__dict__)) == before
 
 
@@ -370,17 +370,17 @@ def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path:
     session.range(100).selectExpr("id % 9 as k", "id as v").write.parquet(str(folder))
     durable = shuffle_of(session, root)
     before = durable.explain.query(_query(session, folder))
-    assert not before.hit
+    assert not before.stored
     assert [e.state for e in before.stages] == ["missing", "missing"]
     assert durable.stages() == []
     durable.query(_query(session, folder))
     after = durable.explain.query(_query(session, folder))
-    assert after.hit
-    assert [e.state for e in after.stages] == ["not needed", "committed"]
+    assert after.stored
+    assert [e.action for e in after.stages] == ["not needed", "reused"]
     other = durable.explain.query(
         _query(session, folder).withColumn("s", F.col("s") + 1).orderBy("s")
     )
-    assert [e.state for e in other.stages] == ["committed", "missing"]
+    assert [e.action for e in other.stages] == ["reused", "computed"]
     assert "hash(8)" in str(other)
     filtered = durable.explain.query(_query(session, folder, at_least=3))
     reasons = [e.why.removeprefix("differs from the stored stage in: ") for e in filtered.stages]
@@ -395,5 +395,5 @@ def test_progress_lines(
     session.range(100).selectExpr("id % 9 as k", "id as v").write.parquet(str(folder))
     shuffle_of(session, root).query(_query(session, folder), progress=True)
     lines = capsys.readouterr().err
-    assert "query: 2 exchanges, 0 committed, 2 to run" in lines
+    assert "query: 2 exchanges, 0 stored, 2 to run" in lines
     assert "exchange 0 hash(8): fresh, producers run" in lines

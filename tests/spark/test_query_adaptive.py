@@ -34,7 +34,7 @@ def rows_of(df: DataFrame) -> list[Row]:
 
 def stages(durable: DurableShuffle) -> list[tuple[str, str]]:
     """Return (partitioner, decision) of each stage that was needed."""
-    return [(stage.partitioner, stage.decision) for stage in durable.report().stages]
+    return [(stage.partitioner, stage.action) for stage in durable.report().stages]
 
 
 SMALL_SIDE = "SELECT g, count(*) n, sum(v) s FROM big JOIN dim USING (k) WHERE c = 3 GROUP BY g"
@@ -49,15 +49,15 @@ def test_a_small_side_is_broadcast(tables: SparkSession, root: str) -> None:
     assert [one.may_change for one in before.stages] == [True, False, True]
     assert "may change" in str(before)
     assert rows_of(first.query(df)) == rows_of(df)
-    assert stages(first) == [("hash", "fresh"), ("hash", "fresh")]
+    assert stages(first) == [("hash", "computed"), ("hash", "computed")]
     (adapted,) = first.report().adapted
     assert "exchange 1 has 40 rows" in adapted
     assert "exchange 0 is not needed (hash(8) [v, k, g])" in adapted
     assert sum(stage.rows for stage in first.report().stages) < 20_000
     again = shuffle_of(tables, root)
-    assert again.explain.query(df).hit
+    assert again.explain.query(df).stored
     assert rows_of(again.query(df)) == rows_of(df)
-    assert stages(again) == [("hash", "reuse"), ("hash", "reuse")]
+    assert stages(again) == [("hash", "reused"), ("hash", "reused")]
 
 
 def test_without_adaptive_execution_nothing_changes(tables: SparkSession, root: str) -> None:
@@ -133,7 +133,7 @@ def test_common_expressions_are_planned_once(tables: SparkSession, root: str) ->
     assert rows_of(durable.query(df)) == rows_of(df)
     again = shuffle_of(tables, root, reuse="require")
     assert rows_of(again.query(df)) == rows_of(df)
-    assert all(stage.producers_run == 0 for stage in again.report().stages)
+    assert all(stage.map_tasks_run == 0 for stage in again.report().stages)
 
 
 @pytest.mark.parametrize("late", ["first", "last"])
@@ -171,7 +171,7 @@ def test_the_plan_does_not_depend_on_who_ends_first(
     again = shuffle_of(tables, root, reuse="require")
     assert rows_of(again.query(df)) == rows_of(df)
     assert {stage.fingerprint for stage in again.report().stages} <= set(first)
-    assert all(stage.producers_run == 0 for stage in again.report().stages)
+    assert all(stage.map_tasks_run == 0 for stage in again.report().stages)
 
 
 def test_a_join_of_joins(tables: SparkSession, root: str) -> None:
@@ -185,7 +185,7 @@ def test_a_join_of_joins(tables: SparkSession, root: str) -> None:
     assert durable.query(df).collect() == df.collect()
     again = shuffle_of(tables, root, reuse="require")
     assert again.query(df).collect() == df.collect()
-    assert {decision for _, decision in stages(again)} == {"reuse"}
+    assert {decision for _, decision in stages(again)} == {"reused"}
 
 
 def test_a_stage_is_reported_once(tables: SparkSession, root: str) -> None:

@@ -42,7 +42,7 @@ def test_a_large_budget_stores_nothing(tables: SparkSession, root: str, text: st
     df = tables.sql(text)
     durable = shuffle_of(tables, root)
     said = durable.explain.query(df, at_risk="1 h")
-    assert {stage.state for stage in said.stages} == {"left to Spark"}
+    assert {stage.action for stage in said.stages} == {"left to Spark"}
     assert "of at most 3600 s at risk" in str(said)
     assert rows_of(durable.query(df, at_risk="1 h")) == rows_of(df)
     assert durable.report().stages == ()
@@ -81,7 +81,7 @@ def test_when_the_budget_is_spent_the_next_exchange_is_stored(
     assert stage.native_exchanges == 1
     again = shuffle_of(tables, root, reuse="require")
     assert rows_of(again.query(df, at_risk="60 s")) == rows_of(df)
-    assert [one.decision for one in again.report().stages] == ["reuse"]
+    assert [one.action for one in again.report().stages] == ["reused"]
     assert left(again) == []
 
 
@@ -105,7 +105,7 @@ def test_an_exchange_that_takes_too_long_is_stopped_and_stored(
     assert rows_of(durable.query(df, at_risk="4 s")) == rows_of(df)
     assert cancelled.is_set()
     assert left(durable) == []
-    assert [stage.decision for stage in durable.report().stages] == ["fresh"]
+    assert [stage.action for stage in durable.report().stages] == ["computed"]
 
 
 def _sleep_long(value: int) -> int:
@@ -129,7 +129,7 @@ def test_rows_that_may_differ_are_stored(
     durable = shuffle_of(tables, root)
     df = tables.sql(text)
     said = durable.explain.query(df, version="1", at_risk="1 h")
-    assert why in " ".join(stage.why for stage in said.stages if stage.state == "missing")
+    assert why in " ".join(stage.why for stage in said.stages if stage.action == "computed")
     result = durable.query(df, version="1", at_risk="1 h")
     assert rows_of(result) == rows_of(result)
     assert durable.report().stages
@@ -141,7 +141,7 @@ def test_what_is_partly_stored_stays_stored(tables: SparkSession, root: str) -> 
     shuffle_of(tables, root).query(df)
     again = shuffle_of(tables, root)
     assert rows_of(again.query(df, at_risk="1 h")) == rows_of(df)
-    assert [stage.decision for stage in again.report().stages] == ["reuse"]
+    assert [stage.action for stage in again.report().stages] == ["reused"]
     assert left(again) == []
 
 

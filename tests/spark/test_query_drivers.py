@@ -44,10 +44,10 @@ def test_a_killed_driver_goes_on(
     (folder / "open").touch()
     answer = programs.run("query_driver", root, files.folder, folder, gated, "q12")
     assert _runs(folder) == {p: 1 if p != gated else 2 for p in range(PARTS)}
-    assert answer["total"]["producers_reused"] == 2 * PARTS - 1
-    assert answer["total"]["producers_rerun"] == 0
-    decisions = [stage["decision"] for stage in answer["stages"]]
-    assert sorted(decisions) == ["fresh", "fresh", "resume", "reuse"]
+    assert answer["total"]["map_tasks_reused"] == 2 * PARTS - 1
+    assert answer["total"]["map_tasks_rerun"] == 0
+    decisions = [stage["action"] for stage in answer["stages"]]
+    assert sorted(decisions) == ["computed", "computed", "resumed", "reused"]
     rows = [(mode, int(high), int(low)) for mode, high, low in answer["rows"]]
     assert Answers(files).differing("q12", rows) == 0
 

@@ -133,7 +133,7 @@ def test_range_bounds_are_drawn_once(session: SparkSession, root: str, facts: Da
     again = shuffle_of(session, root)
     assert [row.asDict() for row in _placed(again.query(df))] == parts
     (report,) = again.report().stages
-    assert (report.decision, report.producers_run, report.producers_rerun) == ("resume", 1, 0)
+    assert (report.action, report.map_tasks_run, report.map_tasks_rerun) == ("resumed", 1, 0)
 
 
 def _placed(df: DataFrame) -> list[Any]:
@@ -168,11 +168,11 @@ def test_sources_of_version_2(session: SparkSession, root: str, tmp_path: Path) 
     session.conf.set("spark.sql.sources.useV1SourceList", "")
     df = session.read.parquet(folder).groupBy("k").count()
     assert "BatchScan" in df._jdf.queryExecution().toString()
-    for version, expected in ((None, "fresh"), ("1", "reuse")):
+    for version, expected in ((None, "computed"), ("1", "reused")):
         shuffle_of(session, root, version=version).query(df)
         durable = shuffle_of(session, root, version=version)
         assert sorted(durable.query(df).collect()) == sorted(df.collect())
-        assert {s.decision for s in durable.report().stages} == {expected}
+        assert {s.action for s in durable.report().stages} == {expected}
 
 
 def test_transparent_write_to(
@@ -185,7 +185,7 @@ def test_transparent_write_to(
         df = facts.groupBy("k").agg(F.sum("v").alias("s"))
         with durable.transparent():
             df.writeTo("made.sums").using("parquet").create()
-        assert durable.report().total()["producers_run"] == 2
+        assert durable.report().total()["map_tasks_run"] == 2
         assert sorted(session.table("made.sums").collect()) == sorted(df.collect())
     finally:
         session.sql("DROP DATABASE made CASCADE")

@@ -44,7 +44,7 @@ def kinds(durable: DurableShuffle) -> dict[str, list[str]]:
     """Return partitioner -> decisions."""
     found: dict[str, list[str]] = {}
     for stage in durable.report().stages:
-        found.setdefault(stage.partitioner, []).append(stage.decision)
+        found.setdefault(stage.partitioner, []).append(stage.action)
     return found
 
 
@@ -55,17 +55,17 @@ def test_rows_are_stored_once(
     them; a different expression does not."""
     rows, first = run(session, root, joined())
     assert rows == joined().collect()
-    assert kinds(first) == {"hash": ["fresh", "fresh"], "passthrough": ["fresh"]}
+    assert kinds(first) == {"hash": ["computed", "computed"], "passthrough": ["computed"]}
     for limit in (7, 9):
         rows, again = run(session, root, joined(rows=limit))
         assert rows == joined(rows=limit).collect()
-        assert kinds(again) == {"passthrough": ["reuse"]}
+        assert kinds(again) == {"passthrough": ["reused"]}
     assert [e.state for e in again.explain.query(joined()).stages] == [
         *("not needed", "not needed", "committed")
     ]
     rows, other = run(session, root, joined(plus="right * 2"))
     assert rows == joined(plus="right * 2").collect()
-    assert kinds(other) == {"hash": ["reuse", "reuse"], "passthrough": ["fresh"]}
+    assert kinds(other) == {"hash": ["reused", "reused"], "passthrough": ["computed"]}
 
 
 def test_rows_of_small_inputs_are_not_stored(
@@ -74,8 +74,8 @@ def test_rows_of_small_inputs_are_not_stored(
     """With default settings, joining so little again is cheaper; explain then knows this."""
     durable = DurableShuffle(session, root, job="tests")
     assert durable.query(joined()).collect() == joined().collect()
-    assert kinds(durable) == {"hash": ["fresh", "fresh"]}
-    assert durable.explain.query(joined()).hit
+    assert kinds(durable) == {"hash": ["computed", "computed"]}
+    assert durable.explain.query(joined()).stored
     required = DurableShuffle(
         session, root, job="tests", reuse="require", settings=Settings(result_least_bytes=0)
     )
@@ -97,9 +97,9 @@ def test_tasks_that_finished_are_kept(
     (stage / "producers" / "p000002" / f"{0:010d}").unlink()
     again, second = run(session, root, joined())
     assert again == rows
-    assert kinds(second) == {"hash": ["reuse", "reuse"], "passthrough": ["resume"]}
-    (resumed,) = [s for s in second.report().stages if s.decision == "resume"]
-    assert (resumed.producers, resumed.producers_run, resumed.producers_rerun) == (4, 1, 0)
+    assert kinds(second) == {"hash": ["reused", "reused"], "passthrough": ["resumed"]}
+    (resumed,) = [s for s in second.report().stages if s.action == "resumed"]
+    assert (resumed.map_tasks, resumed.map_tasks_run, resumed.map_tasks_rerun) == (4, 1, 0)
 
 
 def test_what_is_drawn_anew_is_its_own(
@@ -110,7 +110,7 @@ def test_what_is_drawn_anew_is_its_own(
     assert first.query(df).collect() == rows
     other, second = run(session, root, joined(drawn=True))
     assert other != rows
-    assert kinds(second)["passthrough"] == ["fresh"]
+    assert kinds(second)["passthrough"] == ["computed"]
 
 
 def test_what_is_no_such_aggregation_stays(

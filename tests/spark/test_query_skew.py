@@ -71,10 +71,10 @@ def test_every_way_to_read(tables: SparkSession, root: str, rows_in: str) -> Non
     assert rows_of(durable.query(df)) == rows_of(df)
     assert shared(durable)
     joined = durable.report().stages[-1]
-    assert joined.producers > 3  # without slices, one task would read all of so little
+    assert joined.map_tasks > 3  # without slices, one task would read all of so little
     again = shuffle_of(tables, root, reuse="require")
     assert rows_of(again.query(df)) == rows_of(df)
-    assert all(stage.producers_run == 0 for stage in again.report().stages)
+    assert all(stage.map_tasks_run == 0 for stage in again.report().stages)
 
 
 def test_slices_of_storage_without_files(
@@ -120,7 +120,7 @@ def test_a_rebalance_below_another_exchange(tables: SparkSession, root: str) -> 
     assert shared(durable)
     again = shuffle_of(tables, root, reuse="require")
     assert rows_of(again.query(df)) == rows_of(df)
-    assert all(stage.producers_run == 0 for stage in again.report().stages)
+    assert all(stage.map_tasks_run == 0 for stage in again.report().stages)
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,14 @@ def test_repartition_runs_lost_producers_alone(
     lose(root, 2)
     (done,) = repair(root)
     assert (done.outcome, done.run_again) == ("run again", (2,))
-    for runs, decision, ran in ((2, "repair", 1), (2, "reuse", 0)):
+    for runs, decision, ran in ((2, "repaired", 1), (2, "reused", 0)):
         shuffle = DurableShuffle(session, root, job="tests", version="1")
-        assert shuffle.explain.repartition(df, 5, "k").hit
+        assert shuffle.explain.repartition(df, 5, "k").stored
         back = shuffle.repartition(df, 5, "k").withColumn("at", F.spark_partition_id())
         assert rows(back) == expected
         assert counter.runs() == {0: 1, 1: 1, 2: runs, 3: 1}
         (stage,) = shuffle.report().stages
-        assert (stage.decision, stage.producers_run, stage.producers_rerun) == (decision, ran, 0)
+        assert (stage.action, stage.map_tasks_run, stage.map_tasks_rerun) == (decision, ran, 0)
     assert verify_job(LocalStorage(root), "tests", Settings()).ok
 
 
@@ -125,7 +125,7 @@ def test_query_and_stage_run_lost_producers_alone(session: SparkSession, root: s
     shuffle = DurableShuffle(session, root, job="tests")
     assert both(shuffle) == expected
     for stage in shuffle.report().stages:
-        assert (stage.decision, stage.producers_run) == ("repair", 1), stage
+        assert (stage.action, stage.map_tasks_run) == ("repaired", 1), stage
     assert len(shuffle.report().stages) == len(done)
     assert verify_job(LocalStorage(root), "tests", Settings()).ok
 
@@ -142,5 +142,5 @@ def test_rows_that_differ_from_run_to_run_mean_a_fresh_stage(
     back = shuffle.repartition(df, 2, "id")
     assert back.count() == 300
     (stage,) = shuffle.report().stages
-    assert stage.decision == "fresh"
+    assert stage.action == "computed"
     assert committed_producers(root)

@@ -200,7 +200,7 @@ def test_number_of_partitions_defaults_to_sparks(
     assert placed(shuffle.repartition(df, None, "k")) == expected
     for n in ("k", F.col("k"), df.k):
         assert placed(shuffle.repartition(df, n)) == expected
-    assert shuffle.report().total()["producers_run"] == 3, "one stage serves all four"
+    assert shuffle.report().total()["map_tasks_run"] == 3, "one stage serves all four"
 
 
 def test_round_robin_spreads_rows_evenly(session: SparkSession, shuffle: DurableShuffle) -> None:

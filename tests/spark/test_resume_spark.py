@@ -54,12 +54,12 @@ def test_resume_calls_no_producer(session: SparkSession, root: str, counter: Any
         out.mapInArrow(fail, "k long").collect()
     assert rows_of(out) == EXPECTED
     again = DurableShuffle(session, root, job="tests")
-    assert again.explain.repartition(df, 3, "k").hit
+    assert again.explain.repartition(df, 3, "k").stored
     assert rows_of(again.repartition(df, 3, "k")) == EXPECTED
     assert counter.runs() == once
     (stage,) = again.report().stages
-    assert (stage.decision, stage.producers, stage.producers_run) == ("reuse", 4, 0)
-    assert (stage.producers_reused, stage.producers_rerun, stage.retries) == (4, 0, 0)
+    assert (stage.action, stage.map_tasks, stage.map_tasks_run) == ("reused", 4, 0)
+    assert (stage.map_tasks_reused, stage.map_tasks_rerun, stage.retries) == (4, 0, 0)
 
 
 @pytest.mark.also_with_storage_faults
@@ -80,14 +80,14 @@ def test_only_missing_producers_run(
     breaker.mend()
     shuffle = DurableShuffle(session, root, job="tests")
     explained = shuffle.explain.repartition(df, 3, "k")
-    assert explained.hit
-    assert "3 producers committed" in explained.why
+    assert (explained.stored, explained.stages[0].status) == (False, "partial")
+    assert "3 map tasks are stored" in explained.why
     assert counter.runs() == before, "explain runs nothing"
     assert rows_of(shuffle.repartition(df, 3, "k")) == EXPECTED
     assert (before, counter.runs()) == (dict.fromkeys(range(4), 1), {0: 1, 1: 1, 2: 1, 3: 2})
     (stage,) = shuffle.report().stages
-    assert (stage.decision, stage.producers, stage.producers_run) == ("resume", 4, 1)
-    assert (stage.producers_reused, stage.producers_rerun) == (3, 0)
+    assert (stage.action, stage.map_tasks, stage.map_tasks_run) == ("resumed", 4, 1)
+    assert (stage.map_tasks_reused, stage.map_tasks_rerun) == (3, 0)
 
 
 @pytest.mark.requirement("R-F135-19")
@@ -99,7 +99,7 @@ def test_killed_driver_is_finished_by_one_with_other_cores(
     On its own, one core would read these files as one split; four cores read them as four.
     """
     stage = killed_and_resumed(programs, root, tmp_path, committed_producers)
-    assert (stage["producers_reused"], stage["producers_rerun"]) == (3, 0)
+    assert (stage["map_tasks_reused"], stage["map_tasks_rerun"]) == (3, 0)
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +132,10 @@ CHANGED = {
 def test_same_inputs_are_reused_by_another_process(reruns: list[Any], stage: str) -> None:
     """Another process with equal inputs runs no producer and reads the same rows."""
     first, second, _ = (answer[stage] for answer in reruns)
-    assert (first["decision"], first["hit"]) == ("fresh", False)
-    assert (second["decision"], second["hit"]) == ("reuse", True)
-    assert (second["producers_run"], second["producers_rerun"]) == (0, 0)
-    assert second["producers_reused"] == first["producers_run"] > 0
+    assert (first["action"], first["stored"]) == ("computed", False)
+    assert (second["action"], second["stored"]) == ("reused", True)
+    assert (second["map_tasks_run"], second["map_tasks_rerun"]) == (0, 0)
+    assert second["map_tasks_reused"] == first["map_tasks_run"] > 0
     assert second["rows"] == first["rows"]
 
 
@@ -144,23 +144,27 @@ def test_changed_input_makes_a_fresh_stage_and_is_named(reruns: list[Any], stage
     """A change of a module, file or local row is noticed, and the reason names it."""
     aspect, before, after = CHANGED[stage]
     first, _, third = (answer[stage] for answer in reruns)
-    assert (third["decision"], third["hit"]) == ("fresh", False)
+    assert (third["action"], third["stored"]) == ("computed", False)
     assert third["why"] == f"differs from the stored stage in: {aspect}"
-    assert third["producers_reused"] == 0
+    assert third["map_tasks_reused"] == 0
     assert (first["rows"], third["rows"]) == (before, after)
 
 
 def test_unchanged_stage_is_reused_beside_changed_ones(reruns: list[Any]) -> None:
     """An unchanged stage stays stored even if everything around it changed."""
     stage = reruns[2]["steady"]
-    assert (stage["decision"], stage["producers_run"], stage["rows"]) == ("reuse", 0, [0, 2, 4, 6])
+    assert (stage["action"], stage["map_tasks_run"], stage["rows"]) == ("reused", 0, [0, 2, 4, 6])
 
 
 def test_rdd_source_is_fresh_each_time_and_says_why(reruns: list[Any]) -> None:
     """An unrecognisable input is never reused, and the message names the solution."""
     for answer in reruns:
         stage = answer["rdd"]
-        assert (stage["decision"], stage["hit"], stage["producers_reused"]) == ("fresh", False, 0)
+        assert (stage["action"], stage["stored"], stage["map_tasks_reused"]) == (
+            "computed",
+            False,
+            0,
+        )
         assert "a checkpointed DataFrame (v) cannot be recognised in another run" in stage["why"]
         assert "version=" in stage["why"]
     assert reruns[2]["rdd"]["rows"] == [1, 2, 4]
@@ -178,12 +182,12 @@ def test_version_vouches_for_an_rdd_source(
         shuffle = DurableShuffle(session, root, job="tests", version=version)
         out = shuffle.repartition(df, 2, "v")
         (stage,) = shuffle.report().stages
-        return stage.decision, stage.why, sorted(row.v for row in out.collect())
+        return stage.action, stage.why, sorted(row.v for row in out.collect())
 
-    assert run("1", 2)[0::2] == ("fresh", [1, 2])
-    assert run("1", 3)[0::2] == ("reuse", [1, 2]), "the user vouched, so stored rows count"
+    assert run("1", 2)[0::2] == ("computed", [1, 2])
+    assert run("1", 3)[0::2] == ("reused", [1, 2]), "the user vouched, so stored rows count"
     decision, why, rows = run("2", 3)
-    assert (decision, rows) == ("fresh", [1, 3])
+    assert (decision, rows) == ("computed", [1, 3])
     assert "version" in why
 
 
@@ -195,7 +199,7 @@ def test_reuse_never_starts_afresh(session: SparkSession, root: str, counter: An
     assert rows_of(never.repartition(df, 3, "k")) == EXPECTED
     assert counter.runs() == {0: 2, 1: 2}
     (stage,) = never.report().stages
-    assert (stage.decision, stage.producers_reused, stage.producers_rerun) == ("fresh", 0, 0)
+    assert (stage.action, stage.map_tasks_reused, stage.map_tasks_rerun) == ("computed", 0, 0)
     assert "never" in stage.why
     assert len({info.incarnation for info in never.stages()}) == 2
 
@@ -224,10 +228,10 @@ def test_other_request_on_the_same_rows_is_another_stage(session: SparkSession, 
     requests: list[tuple[Any, ...]] = [(3, "v"), (2, "k"), (3, "k", "v"), (3,)]
     for request in requests:
         explained = shuffle.explain.repartition(df, *request)
-        assert not explained.hit
+        assert not explained.stored
         assert explained.why == "differs from the stored stage in: partitioning"
-    assert not shuffle.explain.repartition(df, 3, "k", name="other").hit
-    assert shuffle.explain.repartition(df, 3, df.k).hit
+    assert not shuffle.explain.repartition(df, 3, "k", name="other").stored
+    assert shuffle.explain.repartition(df, 3, df.k).stored
 
 
 def test_setting_that_changes_rows_makes_a_fresh_stage(session: SparkSession, root: str) -> None:
@@ -267,14 +271,14 @@ def test_random_rows_below_an_exchange_are_never_mixed(
     out = shuffle.repartition(df, 3, "id")
     assert sorted(row.id for row in out.collect()) == list(range(40))
     (stage,) = shuffle.report().stages
-    assert (stage.decision, stage.producers_run, stage.producers_reused) == ("fresh", 3, 0)
+    assert (stage.action, stage.map_tasks_run, stage.map_tasks_reused) == ("computed", 3, 0)
     assert "rand below a native exchange" in stage.why
     assert "must not mix" in stage.why
     assert stage.native_exchanges == 1
     assert counter.runs() == dict.fromkeys(range(3), 2)
     sealed = DurableShuffle(session, root, job="tests")
     assert sorted(row.id for row in sealed.repartition(df, 3, "id").collect()) == list(range(40))
-    assert sealed.report().stages[0].decision == "reuse", "one run, whole, is reused"
+    assert sealed.report().stages[0].action == "reused", "one run, whole, is reused"
 
 
 @pytest.mark.also_with_storage_faults
@@ -286,11 +290,11 @@ def test_stage_on_a_stage_is_reused(session: SparkSession, root: str, counter: A
         df = numbers(session, 2).mapInArrow(counter.function, "k long, v long")
         first = shuffle.repartition(df, 3, "k", name="first")
         second = shuffle.repartition(first.groupBy("k").count(), 2, "count", name="second")
-        return rows_of(second), [stage.decision for stage in shuffle.report().stages]
+        return rows_of(second), [stage.action for stage in shuffle.report().stages]
 
     expected = sorted((k, len(range(k, 40, 7))) for k in range(7))
-    assert run() == (expected, ["fresh", "fresh"])
-    assert run() == (expected, ["reuse", "reuse"])
+    assert run() == (expected, ["computed", "computed"])
+    assert run() == (expected, ["reused", "reused"])
     assert counter.runs() == {0: 1, 1: 1}
 
 
@@ -309,4 +313,4 @@ def test_release_frees_the_data_and_the_next_run_is_fresh(session: SparkSession,
     with pytest.raises(PythonException, match="released"):
         out.collect()
     assert rows_of(shuffle.repartition(df, 3, "k")) == EXPECTED
-    assert shuffle.report().stages[-1].decision == "fresh"
+    assert shuffle.report().stages[-1].action == "computed"

@@ -63,10 +63,8 @@ class Trial:
         shuffle = DurableShuffle(self._session, root, job="tests")
         found = program.common(CALLS[call](shuffle, broken))
         (stage,) = shuffle.report().stages
-        self.decisions[stage.decision] += 1
-        return (
-            "" if found == wanted else f"{program.name}, {call}: {stage.decision}, rows of no run"
-        )
+        self.decisions[stage.action] += 1
+        return "" if found == wanted else f"{program.name}, {call}: {stage.action}, rows of no run"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,11 +106,11 @@ def test_stored_rows_are_those_of_one_run_many(trial: Trial, seed: int, part: st
 def test_stable_rows_are_gone_on_with(trial: Trial, name: str) -> None:
     """What is proven to be the same in any order of arrival is not computed again."""
     assert trial.run(of_step(name, "by turns"), "checkpoint", random.Random(5)) == ""
-    assert trial.decisions == {"resume": 1}
+    assert trial.decisions == {"resumed": 1}
 
 
 @pytest.mark.parametrize("name", sorted(UNSTABLE))
 def test_unstable_rows_start_again(trial: Trial, name: str) -> None:
     """Each unstable step below an exchange makes the stage start again."""
     assert trial.run(of_step(name, "by turns"), "checkpoint", random.Random(5)) == ""
-    assert trial.decisions == {"fresh": 1}
+    assert trial.decisions == {"computed": 1}

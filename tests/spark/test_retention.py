@@ -79,14 +79,14 @@ def decision(session: SparkSession, root: str, night: int, **how: Any) -> str:
     """Run the job in one night; return how its stage came about."""
     with nightly(night)(session, root, job="tests", **how) as shuffle:
         shuffle.durable(session.range(20))
-        return shuffle.report().stages[0].decision
+        return shuffle.report().stages[0].action
 
 
 def test_nightly_job_reuses_yesterdays_stage(session: SparkSession, root: str) -> None:
     """An age counts from the last use, and what the last run used stays in any case."""
     keep = timedelta(days=1)
     runs = [decision(session, root, night, retention=keep) for night in (0, 1, 2, 4)]
-    assert runs == ["fresh", "reuse", "reuse", "reuse"]
+    assert runs == ["computed", "reused", "reused", "reused"]
 
 
 def test_storage_is_bounded_by_default(session: SparkSession, root: str) -> None:

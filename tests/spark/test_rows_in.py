@@ -125,7 +125,7 @@ def test_all_types_come_back_as_spark_has_them(
     store(first, df)
     second = opened(rows_in=read)
     found = store(second, df)
-    assert sum(stage.producers_run for stage in second.report().stages) == 0, "not reused"
+    assert sum(stage.map_tasks_run for stage in second.report().stages) == 0, "not reused"
     expected = by_spark(df)
     assert found.schema.simpleString() == expected.schema.simpleString()
     ours, theirs = partitions(found), partitions(expected)
@@ -176,7 +176,7 @@ def test_a_stage_half_written_on_the_other_route_is_completed(
             first.repartition(df, 2, "id")
     second = opened(rows_in=other)
     stored = second.repartition(df, 2, "id")
-    assert second.report().stages[0].producers_run == 1
+    assert second.report().stages[0].map_tasks_run == 1
     assert list(map(sorted, partitions(stored))) == list(
         map(sorted, partitions(df.repartition(2, "id")))
     )
@@ -267,7 +267,7 @@ def test_frames_lost_on_the_way_to_the_worker_are_noticed(
         shuffle.repartition(session.range(1000), 2, "id")
     monkeypatch.undo()
     stored = shuffle.repartition(session.range(1000), 2, "id")
-    assert shuffle.report().stages[-1].producers_run > 0
+    assert shuffle.report().stages[-1].map_tasks_run > 0
     assert stored.count() == 1000
 
 

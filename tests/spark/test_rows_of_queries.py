@@ -40,16 +40,16 @@ def test_rows_of_a_query_are_recognised(
         if call == "query":
             wanted = wanted.groupBy("s").agg(F.max("k").alias("k"))
         assert found == sorted(tuple(row) for row in wanted.select("k", "s").collect())
-        return {s.decision for s in shuffle.report().stages if s.name != "below"}
+        return {s.action for s in shuffle.report().stages if s.name != "below"}
 
-    assert run() == {"fresh"}
-    assert run() == {"reuse"}
-    assert run(7) == {"fresh"}
+    assert run() == {"computed"}
+    assert run() == {"reused"}
+    assert run(7) == {"computed"}
     session.range(100, 110, 1, 1).write.mode("append").parquet(str(folder))
-    assert run() == {"fresh"}
-    assert run() == {"reuse"}
+    assert run() == {"computed"}
+    assert run() == {"reused"}
     assert DurableShuffle(session, root, job="tests").release("below")
-    assert run() == {"fresh"}
+    assert run() == {"computed"}
 
 
 def test_queries_with_functions_stay_unrecognised(session: SparkSession, root: str) -> None:
@@ -59,4 +59,4 @@ def test_queries_with_functions_stay_unrecognised(session: SparkSession, root: s
         df = session.range(0, 20, 1, 2).select(F.udf(lambda n: n % 3, "long")("id").alias("k"))
         out = shuffle.checkpoint(shuffle.query(df.groupBy("k").count(), name="below"))
         assert out.count() == 3
-        assert [s.decision for s in shuffle.report().stages if s.name != "below"] == ["fresh"]
+        assert [s.action for s in shuffle.report().stages if s.name != "below"] == ["computed"]

@@ -45,8 +45,8 @@ def test_a_killed_driver_is_started_again_and_goes_on(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "rows").read_text())
     assert Counter(map(tuple, found["rows"])) == Counter((n % 7, n) for n in range(60))
     report = found["report"]
-    assert (report["decision"], report["producers_reused"], report["producers_run"]) == (
-        *("resume", 5),
+    assert (report["action"], report["map_tasks_reused"], report["map_tasks_run"]) == (
+        *("resumed", 5),
         1,
     )
     runs = {p.name: len(p.read_text().splitlines()) for p in (tmp_path / "runs").iterdir()}

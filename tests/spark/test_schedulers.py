@@ -140,7 +140,7 @@ def went_on(log: Path, kept: int) -> None:
     """The report of the run that was not killed names what it ran and what it found."""
     reported = (line.split() for line in log.read_text().splitlines() if line.startswith("query-"))
     row = next(row for row in reported if int(row[4]) + int(row[5]) == FILES)
-    assert (row[1], row[4], row[5]) == ("resume", str(FILES - kept), str(kept))
+    assert (row[1], row[4], row[5]) == ("resumed", str(FILES - kept), str(kept))
 
 
 @pytest.mark.soak
@@ -234,10 +234,10 @@ def test_a_notebook_goes_on(tmp_path: Path) -> None:
 
     killed = run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert "DeadKernelError" in killed.stderr, killed.stderr[-3000:]
-    again = run("print([stage.decision for stage in shuffle.report().stages])")
+    again = run("print([stage.action for stage in shuffle.report().stages])")
     assert again.returncode == 0, again.stderr[-3000:]
     *_, report, last = json.loads(again.stdout.splitlines()[-1])
-    assert last[0]["text"] == "['reuse', 'reuse']\n"
+    assert last[0]["text"] == "['reused', 'reused']\n"
     assert "<table" in report[0]["data"]["text/html"]
 
 

@@ -90,8 +90,8 @@ def test_killed_after_the_map_and_inside_the_reducer(
     assert not (tmp_path / "sessions" / "_SUCCESS").exists()
 
     answer = job.whole()
-    assert (answer["decision"], answer["producers_run"], answer["producers_rerun"]) == (
-        "reuse",
+    assert (answer["action"], answer["map_tasks_run"], answer["map_tasks_rerun"]) == (
+        "reused",
         0,
         0,
     )

@@ -80,7 +80,7 @@ def test_map_with_another_schema_is_named(
     with pytest.raises(InvalidInputError, match=f"the map function.*{re.escape(message)}"):
         shuffle.stage(frame(session), map=wrong, keys="k", num_partitions=2, map_schema=schema)
     assert segments(root) == []
-    assert not any(stage.sealed for stage in shuffle.stages())
+    assert not any(stage.status == "stored" for stage in shuffle.stages())
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_reducer_with_another_schema_is_named(
     with pytest.raises(PythonException, match=r"grouped reducer must return .* found None"):
         nothing.collect()
     assert shuffle.stage(df, keys="k", num_partitions=2).count() == 60
-    assert [s.decision for s in shuffle.report().stages] == ["fresh", "reuse", "reuse"]
+    assert [s.action for s in shuffle.report().stages] == ["computed", "reused", "reused"]
 
 
 def test_map_that_yields_nothing_gives_an_empty_stage(
@@ -199,7 +199,7 @@ def test_map_that_raises_midway_commits_nothing(
     with pytest.raises(PythonException, match="ValueError: my own trouble"):
         shuffle.stage(frame(session), map=breaks, keys="k", num_partitions=2)
     assert segments(root) == []
-    assert not any(stage.sealed for stage in shuffle.stages())
+    assert not any(stage.status == "stored" for stage in shuffle.stages())
 
 
 @pytest.mark.parametrize("argument", ["map", "keys", "reduce", "combine"])

@@ -100,7 +100,7 @@ def test_worker_killed_in_the_map(
     assert sorted(row.v for row in run().collect()) == list(range(60_000))
     assert counter.runs() == {0: 1, 1: 1, 2: 2}
     (stage,) = shuffle.report().stages
-    assert (stage.decision, stage.producers_run, stage.producers_rerun) == ("resume", 1, 0)
+    assert (stage.action, stage.map_tasks_run, stage.map_tasks_rerun) == ("resumed", 1, 0)
 
 
 @pytest.mark.parametrize("kind", ["generator", "grouped"])

@@ -62,7 +62,7 @@ def test_partition_by(session: SparkSession, shuffle: DurableShuffle) -> None:
     assert found.getNumPartitions() == 5
     again = shuffle.stage_objects(rdd, 5)
     assert again.count() == len(pairs)
-    assert [s.decision for s in shuffle.report().stages] == ["fresh", "reuse"]
+    assert [s.action for s in shuffle.report().stages] == ["computed", "reused"]
     assert shuffle.report().stages[0].rows == len(pairs)
 
 

@@ -119,10 +119,10 @@ def test_executors_go_to_zero_and_nothing_runs_again(start: Any) -> None:
     with start() as cluster:
         cluster.open_gate()
         cluster.start(NO_IDLE_EXECUTORS)
-        assert only(cluster.ask("store"))["producers_run"] == 6
+        assert only(cluster.ask("store"))["map_tasks_run"] == 6
         assert cluster.ask("executors 0") == {"executors": 0}
         again = only(cluster.ask("store"))
-        assert (again["decision"], again["producers_run"]) == ("reuse", 0)
+        assert (again["action"], again["map_tasks_run"]) == ("reused", 0)
         assert sum(cluster.runs().values()) == 6
 
 
@@ -152,12 +152,12 @@ def test_decommission_in_mid_map(start: Any) -> None:
         cluster.open_gate()
         stage = only(cluster.programs.answer(cluster.driver))
         until(lambda: not Path(f"/proc/{executor}").exists(), "the executor ended")
-        assert (stage["producers_run"], stage["producers_rerun"]) == (6, 0)
+        assert (stage["map_tasks_run"], stage["map_tasks_rerun"]) == (6, 0)
         runs = cluster.runs()
         assert {p: n for p, n in runs.items() if p != 2} == dict.fromkeys((0, 1, 3, 4, 5), 1)
         assert runs[2] <= 2
         again = only(cluster.ask("store"))
-        assert (again["decision"], again["producers_run"]) == ("reuse", 0)
+        assert (again["action"], again["map_tasks_run"]) == ("reused", 0)
 
 
 def said(cluster: Cluster, word: str) -> bool:
@@ -175,7 +175,7 @@ def test_a_worker_is_killed_with_its_executors_and_files(start: Any) -> None:
         executor = cluster.gated_executor()
         lost = lose_host(cluster, executor)
         stage = only(cluster.programs.answer(cluster.driver))
-        assert (stage["producers_run"], stage["producers_rerun"]) == (6, 0)
+        assert (stage["map_tasks_run"], stage["map_tasks_rerun"]) == (6, 0)
         assert stage["retries"] >= 1
         assert cluster.runs() == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1, 5: 1}
         assert executor not in session_processes(lost.pid)
@@ -206,11 +206,11 @@ def test_external_shuffle_service(start: Any) -> None:
         cluster.tell("store")
         os.kill(cluster.gated_executor(), signal.SIGKILL)
         stage = only(cluster.programs.answer(cluster.driver))
-        assert (stage["producers_run"], stage["producers_rerun"]) == (6, 0)
+        assert (stage["map_tasks_run"], stage["map_tasks_rerun"]) == (6, 0)
         assert cluster.runs() == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1, 5: 1}
         assert cluster.ask("executors 0") == {"executors": 0}
         again = only(cluster.ask("store"))
-        assert (again["decision"], again["producers_run"]) == ("reuse", 0)
+        assert (again["action"], again["map_tasks_run"]) == ("reused", 0)
 
 
 @contextmanager
@@ -282,13 +282,13 @@ def test_two_hosts_share_a_storage(start: Any, tmp_path: Path, storage: str) -> 
         cluster.start(on(address), url)
         assert cluster.ask("executors 2") == {"executors": 2}
         cluster.open_gate()
-        assert only(cluster.ask("store"))["producers_run"] == 6
+        assert only(cluster.ask("store"))["map_tasks_run"] == 6
         os.killpg(cluster.spark.workers[0].pid, signal.SIGKILL)
         for pid in session_processes(cluster.spark.workers[0].pid):
             os.kill(pid, signal.SIGKILL)
         assert cluster.ask("executors 1") == {"executors": 1}
         again = only(cluster.ask("store"))
-        assert (again["decision"], again["producers_run"]) == ("reuse", 0)
+        assert (again["action"], again["map_tasks_run"]) == ("reused", 0)
 
 
 @pytest.mark.soak

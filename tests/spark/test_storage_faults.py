@@ -23,14 +23,14 @@ def test_rows_are_right_and_the_report_counts_what_it_took(
     df = session.range(0, 5000, 1, 4).selectExpr("id % 97 AS k", "id AS v")
     expected = sorted(map(tuple, df.collect()))
     retries = 0
-    for decision in ("fresh", "reuse"):
+    for decision in ("computed", "reused"):
         shuffle = DurableShuffle(session, root, job="tests")
         back = shuffle.repartition(df, 5, "k")
         assert sorted(map(tuple, back.collect())) == expected
         (stage,) = shuffle.report().stages
-        assert stage.decision == decision
+        assert stage.action == decision
         retries += stage.storage_retries
-        assert stage.producers_rerun == 0
+        assert stage.map_tasks_rerun == 0
         assert (stage.storage_retries > 0) == (stage.storage_wait_seconds > 0)
     assert retries > 0
     assert shuffle.report().total()["storage_retries"] == stage.storage_retries

@@ -48,7 +48,7 @@ def test_there_are_enough_rows() -> None:
     """The matrix of both formats covers operations in both directions."""
     decisions = [d for h in HISTORIES for step in h.steps for d in step.found.values()]
     assert len(decisions) >= 230
-    assert min(decisions.count("fresh"), decisions.count("reuse")) >= 100
+    assert min(decisions.count("computed"), decisions.count("reused")) >= 100
 
 
 @pytest.mark.parametrize(("history", "row"), rows(SHORT))

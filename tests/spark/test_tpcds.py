@@ -36,7 +36,7 @@ def check_query(session: SparkSession, root: str, name: str) -> None:
     assert differing_rows(expected, rows) == 0
     again = DurableShuffle(session, root, job="tests")
     assert again.query(session.sql(tpcds_query(name))).collect() == rows
-    assert again.report().total()["producers_run"] == 0
+    assert again.report().total()["map_tasks_run"] == 0
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -85,7 +85,7 @@ def check_statements(session: SparkSession, root: str, name: str) -> None:
             session.sql(f"INSERT OVERWRITE own.again {rows}")
         for table in (f"own.t{driver}", "own.again"):
             assert differing_rows(expected, session.table(table).collect()) == 0
-        stored.append(durable.report().total()["producers_run"])
+        stored.append(durable.report().total()["map_tasks_run"])
     assert stored[0] > 0
     assert stored[1] == 0
 

@@ -115,7 +115,7 @@ def test_writers_are_those_of_pyspark(session: SparkSession, root: str, tmp_path
     back = session.read.parquet(str(tmp_path / "a")), session.read.json(str(tmp_path / "b"))
     for frame in (*back, session.read.orc(str(tmp_path / "c"))):
         assert sorted(map(tuple, frame.select("k", "count").collect())) == wanted
-    assert [stage.decision for stage in durable.report().stages] == ["fresh", *["reuse"] * 3]
+    assert [stage.action for stage in durable.report().stages] == ["computed", *["reused"] * 3]
 
 
 def test_what_cannot_be_stored_runs_in_spark(session: SparkSession, root: str) -> None:

@@ -70,11 +70,11 @@ def test_a_loop_goes_on_where_it_stopped(
             assert shuffle.report().native == [] or all(
                 text.startswith("broadcast") for text in shuffle.report().native
             )
-        return found, [stage.decision for stage in stages if stage.name == "checkpoint"]
+        return found, [stage.action for stage in stages if stage.name == "checkpoint"]
 
-    assert run(stop=2) == (None, ["fresh"] * 2)
-    assert run() == (expected, ["reuse"] * 2 + ["fresh"] * 2)
-    assert run() == (expected, ["reuse"] * ROUNDS)
+    assert run(stop=2) == (None, ["computed"] * 2)
+    assert run() == (expected, ["reused"] * 2 + ["computed"] * 2)
+    assert run() == (expected, ["reused"] * ROUNDS)
 
 
 def test_what_cannot_be_stored_is_checkpointed_by_spark(session: SparkSession, root: str) -> None:
@@ -130,7 +130,7 @@ def test_each_row_is_visited_once(
 
     with DurableShuffle(session, root, job="actions") as shuffle, shuffle.transparent():
         getattr(df, call)(visit)
-        assert [stage.decision for stage in shuffle.report().stages] == ["fresh"]
+        assert [stage.action for stage in shuffle.report().stages] == ["computed"]
     assert sorted(path.read_text() for path in seen.iterdir()) == list("0123456")
 
 
@@ -146,5 +146,5 @@ def test_variables_and_functions_of_the_session_count(session: SparkSession, roo
         df = session.sql("SELECT more(id) % 5 AS k, sum(id + shift) AS s FROM numbers GROUP BY 1")
         with DurableShuffle(session, root, job="variables") as shuffle:
             assert sorted(shuffle.query(df).collect()) == sorted(df.collect())
-            decisions += [stage.decision for stage in shuffle.report().stages]
-    assert decisions == ["fresh", "reuse", "fresh", "fresh", "reuse"]
+            decisions += [stage.action for stage in shuffle.report().stages]
+    assert decisions == ["computed", "reused", "computed", "computed", "reused"]

@@ -82,23 +82,23 @@ def test_rows_of_a_file_that_was_replaced_are_not_those_of_the_old_one(
         shuffle = DurableShuffle(spark, root, job="tests")
         found = keys(CALLS[call](shuffle, spark.read.csv(str(folder))))
         stage = shuffle.report().stages[0]
-        return stage.decision, found, stage.why
+        return stage.action, found, stage.why
 
     others = [f"a{n:02}" for n in range(1, count)]
     gate.act = lambda: replace_file(path, "new\n")
     decision, found, why = run()
     assert gate.act is None
-    assert (decision, found) == ("fresh", [*others, "new"])
+    assert (decision, found) == ("computed", [*others, "new"])
     assert str(path) in why
     replace_file(path, "a00\n", like=old)
     shuffle = DurableShuffle(spark, root, job="tests")
     explained = CALLS[call](shuffle.explain, spark.read.csv(str(folder)))
-    assert not explained.hit
+    assert not explained.stored
     assert str(path) in str(explained)
     decision, found, why = run()
-    assert (decision, found) == ("fresh", ["a00", *others])
+    assert (decision, found) == ("computed", ["a00", *others])
     assert str(path) in why
-    assert run()[:2] == ("reuse", ["a00", *others])
+    assert run()[:2] == ("reused", ["a00", *others])
 
 
 def test_a_frame_that_keeps_an_old_listing_is_not_recognised(
@@ -134,16 +134,16 @@ def test_what_is_built_on_such_rows_is_not_recognised_either(
         upper = shuffle.repartition(df, 2, "_c0", name="upper")
         counts = spark.read.csv(str(path)).groupBy("_c0").count()
         query = shuffle.query(counts.groupBy("count").agg(F.count("*").alias("n")), name="q")
-        decisions = [stage.decision for stage in shuffle.report().stages]
+        decisions = [stage.action for stage in shuffle.report().stages]
         return decisions, keys(upper), sorted(row["count"] for row in query.collect())
 
     gate.act = lambda: replace_file(path, "cc\nc\n")
-    assert run() == (["fresh"] * 4, ["c", "cc"], [1])
+    assert run() == (["computed"] * 4, ["c", "cc"], [1])
     assert gate.act is None
     replace_file(path, "a\na\nb\n", like=old)
-    assert run() == (["fresh"] * 4, ["a", "a", "b"], [1, 2])
+    assert run() == (["computed"] * 4, ["a", "a", "b"], [1, 2])
     decisions, *same = run()
-    assert set(decisions) == {"reuse"}
+    assert set(decisions) == {"reused"}
     assert same == [["a", "a", "b"], [1, 2]]
 
 
@@ -193,16 +193,16 @@ def test_a_file_with_its_old_length_and_time_is_another_file(
     def run(of: Path) -> tuple[str, list[str]]:
         shuffle = DurableShuffle(spark, root, job="tests")
         found = keys(shuffle.checkpoint(spark.read.csv(str(of)), name="b"))
-        return shuffle.report().stages[-1].decision, found
+        return shuffle.report().stages[-1].action, found
 
-    assert run(path) == ("fresh", ["a"])
-    assert run(link) == ("fresh", ["a"])
+    assert run(path) == ("computed", ["a"])
+    assert run(link) == ("computed", ["a"])
     link.unlink()
     link.symlink_to(other)
-    assert run(link) == ("fresh", ["d"])
+    assert run(link) == ("computed", ["d"])
     replace_file(path, "b\n", like=like)
-    assert run(path) == ("fresh", ["b"])
+    assert run(path) == ("computed", ["b"])
     path.write_text("c\n")
     os.utime(path, ns=(like.st_atime_ns, like.st_mtime_ns))
-    assert run(path) == ("fresh", ["c"])
-    assert run(path) == ("reuse", ["c"])
+    assert run(path) == ("computed", ["c"])
+    assert run(path) == ("reused", ["c"])

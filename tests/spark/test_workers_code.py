@@ -70,7 +70,7 @@ def test_module_edited_and_loaded_anew(module: Path, root: str) -> None:
     fresh = driver(module, root, "fresh")
     for name, rows in fresh["rows"].items():
         assert rows == (anew if "rate" in name else NEW), name
-    assert [run for run in fresh["runs"] if run[1] != "reuse"] == []
+    assert [run for run in fresh["runs"] if run[1] != "reused"] == []
 
 
 def test_executors_with_another_file(module: Path, root: str) -> None:

@@ -50,8 +50,8 @@ class Place:
         stage = self.shuffle.report().stages[-1]
         spark = _rows((same_rows or make)())
         wrong = []
-        if stage.decision != expected or "cannot be recognised" in stage.why:
-            wrong.append(f"{stage.decision}, expected {expected}: {stage.why}")
+        if stage.action != expected or "cannot be recognised" in stage.why:
+            wrong.append(f"{stage.action}, expected {expected}: {stage.why}")
         if rows != spark:
             wrong.append(f"rows {rows}, Spark's {spark}")
         self.note(f"{name}: {what}", *wrong)
@@ -97,23 +97,23 @@ def files(p: Place) -> None:
         return p.spark.read.schema("a string").csv(f"{p.folder}/in put%41")
 
     p.file("in put%41/day=1/a b.csv", "1\n")
-    p.step("first", read, "fresh", "files")
-    p.step("nothing changed", read, "reuse", "files")
+    p.step("first", read, "computed", "files")
+    p.step("nothing changed", read, "reused", "files")
     p.file("in put%41/day=2/b.csv", "2\n")
-    p.step("a file more", read, "fresh", "files")
-    p.step("nothing changed again", read, "reuse", "files")
+    p.step("a file more", read, "computed", "files")
+    p.step("nothing changed again", read, "reused", "files")
     p.file("in put%41/day=2/b.csv", "3\n", seconds=2)
-    p.step("another time", read, "fresh", "files")
+    p.step("another time", read, "computed", "files")
     p.file("in put%41/day=2/b.csv", "33\n", seconds=2)
-    p.step("another length", read, "fresh", "files")
+    p.step("another length", read, "computed", "files")
     shutil.rmtree(p.folder / "in put%41/day=2")
-    p.step("as at first", read, "reuse", "files")
+    p.step("as at first", read, "reused", "files")
     (p.folder / "in put%41/day=1").rename(p.folder / "in put%41/day=3")
-    p.step("another folder", read, "fresh", "files")
+    p.step("another folder", read, "computed", "files")
     kept = read()
-    p.step("a frame that is kept", lambda: kept, "reuse", "files")
+    p.step("a frame that is kept", lambda: kept, "reused", "files")
     p.file("in put%41/day=4/c.csv", "4\n")
-    p.step("a kept frame sees a new file", lambda: kept, "fresh", "files", read)
+    p.step("a kept frame sees a new file", lambda: kept, "computed", "files", read)
     p.file("x[1]/a.csv", "1\n")
     pattern = p.spark.read.schema("a string")
     p.unknown("a pattern", lambda: pattern.csv(f"{p.folder}/x\\[1\\]"), "of a pattern")
@@ -130,10 +130,10 @@ def subqueries(p: Place) -> None:
         text = "select * from {large} where a > (select max(a) from {small})"
         return p.spark.sql(text, large=large, small=small)
 
-    p.step("first", read, "fresh", "subquery")
-    p.step("nothing changed", read, "reuse", "subquery")
+    p.step("first", read, "computed", "subquery")
+    p.step("nothing changed", read, "reused", "subquery")
     p.file("small/a.csv", "0\n", seconds=2)
-    p.step("another file", read, "fresh", "subquery")
+    p.step("another file", read, "computed", "subquery")
 
 
 def tables(p: Place) -> None:
@@ -151,16 +151,16 @@ def tables(p: Place) -> None:
     def day() -> DataFrame:
         return spark.sql("select id from inputs_days where day = 1")
 
-    p.step("first", whole, "fresh", "table")
-    p.step("nothing changed", whole, "reuse", "table")
+    p.step("first", whole, "computed", "table")
+    p.step("nothing changed", whole, "reused", "table")
     spark.sql("insert into inputs_whole values (7)")
-    p.step("appended", whole, "fresh", "table")
-    p.step("appended, again", whole, "reuse", "table")
-    p.step("first", day, "fresh", "partition")
+    p.step("appended", whole, "computed", "table")
+    p.step("appended, again", whole, "reused", "table")
+    p.step("first", day, "computed", "partition")
     spark.sql("insert into inputs_days values (10, 2)")
-    p.step("another partition grew", day, "reuse", "partition")
+    p.step("another partition grew", day, "reused", "partition")
     spark.sql("insert into inputs_days values (11, 1)")
-    p.step("the partition grew", day, "fresh", "partition")
+    p.step("the partition grew", day, "computed", "partition")
     spark.sql("create table inputs_text using csv as select id from range(3)")
     p.unknown("csv", lambda: spark.table("inputs_text"), "inputs_text of provider csv")
     path = f"{p.folder}/by_path"
@@ -177,10 +177,10 @@ def views(p: Place) -> None:
     def read() -> DataFrame:
         return spark.table("inputs_view")
 
-    p.step("first", read, "fresh", "view")
-    p.step("nothing changed", read, "reuse", "view")
+    p.step("first", read, "computed", "view")
+    p.step("nothing changed", read, "reused", "view")
     spark.sql("create or replace view inputs_view as select id + 2 as n from inputs_whole")
-    p.step("another text", read, "fresh", "view")
+    p.step("another text", read, "computed", "view")
     spark.range(3).createOrReplaceTempView("inputs_temporary")
     spark.range(3).createOrReplaceGlobalTempView("inputs_global")
     text = "select * from inputs_temporary"
@@ -193,10 +193,10 @@ def functions(p: Place) -> None:
     """Functions of the server, also under the name of one of Spark's own."""
     spark = p.spark
     text = "select upper(string(id)) as n from range(3)"
-    p.step("Spark's own, in SQL", lambda: spark.sql(text), "fresh", "function")
-    p.step("Spark's own, again", lambda: spark.sql(text), "reuse", "function")
+    p.step("Spark's own, in SQL", lambda: spark.sql(text), "computed", "function")
+    p.step("Spark's own, again", lambda: spark.sql(text), "reused", "function")
     frame = spark.range(3).select(F.upper(F.col("id").cast("string")).alias("n"))
-    p.step("Spark's own, called", lambda: frame, "fresh", "function")
+    p.step("Spark's own, called", lambda: frame, "computed", "function")
     spark.udf.register("inputs_one", lambda n: n + 1, "long")
     for what, make in {
         "in SQL": lambda: spark.sql("select inputs_one(id) as n from range(3)"),
@@ -246,8 +246,8 @@ def moving(p: Place) -> None:
     ):
         p.unknown(what, make, reason)
     date = F.to_date(F.lit("2026-11-23"))
-    p.step("a date", lambda: spark.range(1).select(date.alias("d")), "fresh", "date")
-    p.step("a date again", lambda: spark.range(1).select(date.alias("d")), "reuse", "date")
+    p.step("a date", lambda: spark.range(1).select(date.alias("d")), "computed", "date")
+    p.step("a date again", lambda: spark.range(1).select(date.alias("d")), "reused", "date")
 
 
 def while_stored(p: Place) -> None:
@@ -280,7 +280,7 @@ def while_stored(p: Place) -> None:
         why = p.shuffle.report().stages[-1].why
         told = "inputs that changed while they were stored" in why and rows == _rows(read())
         p.note(f"changing: {what}", *([] if told else [f"{rows}, {why}"]))
-        p.step(f"{what}, afterwards", read, "fresh", "changing")
-        p.step(f"{what}, again", read, "reuse", "changing")
+        p.step(f"{what}, afterwards", read, "computed", "changing")
+        p.step(f"{what}, again", read, "reused", "changing")
     (p.folder / "moving/later.csv").unlink()
-    p.step("the later file is gone", read, "fresh", "changing")
+    p.step("the later file is gone", read, "computed", "changing")

@@ -203,7 +203,7 @@ class Family:
             cases.append(Case(name, program, wanted, what))
         self.tally.programs += size
         self.tally.unresolved += sum(case.wanted.unresolved for case in cases)
-        self.tally.producers += int(store.report().total()["producers_run"])
+        self.tally.producers += int(store.report().total()["map_tasks_run"])
         return cases
 
     def second(self, seed: str, cases: Sequence[Case], *, job: str = "") -> list[Case]:
@@ -213,9 +213,9 @@ class Family:
         for case in cases:
             before = len(store.report().stages)
             what = _compared(case.wanted, lambda: carry_out(case.program, session, store))  # noqa: B023
-            ran = [s for s in store.report().stages[before:] if s.producers_run]
+            ran = [s for s in store.report().stages[before:] if s.map_tasks_run]
             if not what and ran and not case.wanted.unresolved:
-                what = f"{ran[0].producers_run} producers ran again: {ran[0].why}"
+                what = f"{ran[0].map_tasks_run} producers ran again: {ran[0].why}"
             if what:
                 failed.append(Case(case.name, case.program, case.wanted, f"second driver: {what}"))
         return failed

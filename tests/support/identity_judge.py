@@ -68,7 +68,7 @@ class Case:
     """Of the first two calls, and of the third."""
     unrecognised: bool = False
     """Without a version every call misses."""
-    on_connect: tuple[str, str] | None = ("reuse", "fresh")
+    on_connect: tuple[str, str] | None = ("reused", "computed")
     """Decisions on Spark Connect: for the same, for the other. None: only classic Spark has it."""
 
 
@@ -109,14 +109,14 @@ def judge(world: World, case: Case, drive: Drive, *, connect: bool) -> list[str]
         session = world.session if connect else world.session.newSession()
         here = World(session, world.folder)
         df = make(here)
-        as_spark = case.row not in _NOT_SPARKS and (which != "the other" or expected == "fresh")
+        as_spark = case.row not in _NOT_SPARKS and (which != "the other" or expected == "computed")
         before = _rows(df) if as_spark and (which != "first" or not connect) else None
         shuffle = drive(session, version)
         try:
             found = _rows(call(shuffle, df))
         except InvalidInputError as e:
             found = [str(e)]
-        decision = shuffle.report().stages[-1].decision
+        decision = shuffle.report().stages[-1].action
         if decision != expected:
             wrong.append(f"{which}: {decision}, expected {expected}")
         if before is not None and found != before:
@@ -125,10 +125,10 @@ def judge(world: World, case: Case, drive: Drive, *, connect: bool) -> list[str]
             session.conf.unset(name)
 
     first, other = case.versions
-    again, changed = (case.on_connect if connect else None) or ("reuse", "fresh")
+    again, changed = (case.on_connect if connect else None) or ("reused", "computed")
     if case.unrecognised and first is None:
-        again = "fresh"
-    stored(case.first, case.call, first, "fresh", "first")
+        again = "computed"
+    stored(case.first, case.call, first, "computed", "first")
     stored(case.same, case.call, first, again, "the same again")
     if case.other is not None:
         stored(case.other, case.other_call or case.call, other, changed, "the other")

@@ -170,7 +170,7 @@ CASES = [
         "change",
         *[text_file("a;b\n")] * 2,
         text_file("a;c\n"),
-        on_connect=("reuse", "reuse"),
+        on_connect=("reused", "reused"),
     ),
     Case(FILES, "path", *[text_file("a;b\n")] * 2, text_file("a;c\n", name="y.csv")),
     Case(
@@ -186,7 +186,7 @@ CASES = [
         text_file("a;b\n", sep=";"),
         text_file("a;b\n", SEP=";"),
         None,
-        on_connect=("fresh", "fresh"),
+        on_connect=("computed", "computed"),
     ),
     Case("rows of the driver", "a value", rows_of("a", "b"), rows_of("a", "b"), rows_of("a", "c")),
     Case(
@@ -201,7 +201,7 @@ CASES = [
         view("matrix", 4),
         view("matrix", 4),
         view("matrix", 5),
-        on_connect=("fresh", "fresh"),
+        on_connect=("computed", "computed"),
     ),
     Case(
         "settings that change results",
@@ -295,7 +295,7 @@ CASES = [
         lambda w: w.ids().alias("a").select("a.id"),
         lambda w: w.ids().alias("b").select("b.id"),
         None,
-        on_connect=("fresh", "fresh"),
+        on_connect=("computed", "computed"),
     ),
     Case(
         "planning and splitting",
@@ -338,7 +338,7 @@ CASES = [
         *[lambda w: w.ids().select(F.rand().alias("r"))] * 2,
         None,
         unrecognised=True,
-        on_connect=("fresh", "fresh"),
+        on_connect=("computed", "computed"),
     ),
     Case(
         "Python functions that read the clock, the environment, files, services or random numbers",
@@ -354,7 +354,7 @@ CASES = [
         *[lambda w: w.ids().localCheckpoint()] * 2,
         None,
         unrecognised=True,
-        on_connect=("fresh", "fresh"),
+        on_connect=("computed", "computed"),
     ),
     Case(
         "sources other than files, Delta Lake and Iceberg: JDBC, Hudi, Hive's own formats, "

@@ -42,7 +42,7 @@ def killed_and_resumed(
     assert _runs_in(gate) == {**once, "3": "run\nrun\n"}
     assert answer["generation"] == 2
     (stage,) = answer["stages"]
-    assert (stage["decision"], stage["producers"], stage["producers_run"]) == ("resume", 4, 1)
+    assert (stage["action"], stage["map_tasks"], stage["map_tasks_run"]) == ("resumed", 4, 1)
     found: dict[str, Any] = stage
     return found
 

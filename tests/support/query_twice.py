@@ -13,5 +13,5 @@ def runs_twice(programs: Any, root: str, folder: Path) -> None:
     first, second = (programs.run("query_driver", root, data, folder, -1, "q03") for _ in range(2))
     assert first["rows"] == second["rows"]
     assert first["rows"]
-    assert sum(stage["producers_run"] for stage in first["stages"]) > 0
-    assert sum(stage["producers_run"] for stage in second["stages"]) == 0
+    assert sum(stage["map_tasks_run"] for stage in first["stages"]) > 0
+    assert sum(stage["map_tasks_run"] for stage in second["stages"]) == 0

@@ -83,7 +83,7 @@ class Suite:
                 stored += len(shuffle.report().stages) > before
                 if stored >= most:
                     break
-            self.tally.update(stage.decision for stage in shuffle.report().stages)
+            self.tally.update(stage.action for stage in shuffle.report().stages)
         self.tally["storing"] += stored
 
     def _compare(self, session: SparkSession, shuffle: DurableShuffle, at: str, text: str) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from durable_shuffle import DurableShuffle
 
 Read = Callable[["Place"], DataFrame]
-NEW, OLD = "fresh", "reuse"
+NEW, OLD = "computed", "reused"
 
 
 @dataclass
@@ -150,8 +150,8 @@ def judge(place: Place, history: History, root: str) -> dict[str, list[str]]:
                 stored = shuffle.durable(df)
             seen = rows(stored)
             stage = shuffle.report().stages[-1]
-            if stage.decision != expected:
-                found.append(f"{stage.decision}, expected {expected}: {stage.why}")
+            if stage.action != expected:
+                found.append(f"{stage.action}, expected {expected}: {stage.why}")
             if seen != spark:
                 found.append(f"rows {seen}, Spark's {spark}")
     return wrong

@@ -38,9 +38,9 @@ def check_query(
     assert answers.differing(query, rows) == 0
     assert [tuple(r) for r in rows] == [tuple(r) for r in tpch.sql(TPCH_QUERIES[query]).collect()]
     ran = first.report().total()
-    assert ran["producers_run"] > 0
+    assert ran["map_tasks_run"] > 0
     assert ran["native_exchanges"] == 0
     again = DurableShuffle(tpch, root, job="tests", settings=settings)
     assert again.query(tpch.sql(TPCH_QUERIES[query])).collect() == rows
-    assert again.report().total()["producers_run"] == 0
+    assert again.report().total()["map_tasks_run"] == 0
     return first

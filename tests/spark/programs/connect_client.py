@@ -102,7 +102,7 @@ def stages(spark: SparkSession, root: str, folder: str) -> dict[str, Any]:
         "native": placed(df.repartition(4, "k")),
         "groups": sorted(list(row) for row in out.groupBy("k").count().collect()),
         "columns": out.columns,
-        "explained": [missed.hit, missed.why, hit.hit, hit.why],
+        "explained": [missed.stored, missed.why, hit.stored, hit.why],
         "reports": [first.report().to_dict(), again.report().to_dict()],
         "shown": str(again.report()),
         "kept": [row.v for row in again.durable(df, name="kept").collect()],
@@ -177,7 +177,7 @@ def python_stages(spark: SparkSession, root: str) -> dict[str, Any]:
     return {
         "sums": sorted(list(row) for row in run().collect()),
         "above": sorted(list(row) for row in above.collect()),
-        "decisions": [stage.decision for stage in shuffle.report().stages],
+        "decisions": [stage.action for stage in shuffle.report().stages],
         "objects": outcome(lambda: shuffle.stage_objects(df, 2)),  # type: ignore[arg-type]
         "query": outcome(lambda: shuffle.query(df.groupBy("k").count())),
         "transparent": outcome(lambda: shuffle.transparent().__enter__()),
@@ -253,11 +253,11 @@ def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
     for _ in range(2):
         for name, df in plans().items():
             judge(name, df)
-        found["decisions"].append([stage.decision for stage in shuffle.report().stages])
+        found["decisions"].append([stage.action for stage in shuffle.report().stages])
     above = shuffle.durable(plans()["low"]).where("id > 0")
     for _ in range(2):
         judge("above", above)
-    found["above"] = [stage.decision for stage in shuffle.report().stages[-2:]]
+    found["above"] = [stage.action for stage in shuffle.report().stages[-2:]]
     spark.range(3).createOrReplaceTempView("told")
     judge("view", spark.table("told"))
     judge("view again", spark.table("told"))

@@ -27,7 +27,7 @@ def main() -> None:
         outcome = carry_out(random_program(name, STEPS, LEAVES), session, store)
         rows.append(sorted(outcome.rows))
         stages = store.report().stages[before:]
-        ran.append([f"{name}: {stage.why}" for stage in stages if stage.producers_run])
+        ran.append([f"{name}: {stage.why}" for stage in stages if stage.map_tasks_run])
     print(json.dumps({"rows": rows, "ran": ran}))
 
 

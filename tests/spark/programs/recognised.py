@@ -144,8 +144,8 @@ def main(folder: str, root: str, plans_before: str) -> None:
         if number % 4 == 0:
             equal.append(rows(shuffle.durable(df, name=f"d{number}")) == wanted[name])
         stages = shuffle.report().stages[done:]
-        ran = sum(stage.producers_run for stage in stages)
-        why = [stage.why for stage in stages if stage.decision == "fresh"]
+        ran = sum(stage.map_tasks_run for stage in stages)
+        why = [stage.why for stage in stages if stage.action == "computed"]
         answer[name] = {"equal": all(equal), "stages": len(stages), "ran": ran, "why": why[:1]}
     wanted_file.write_text(json.dumps(wanted))
     running = session_processes(os.getsid(0)).values()

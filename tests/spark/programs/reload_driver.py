@@ -115,7 +115,7 @@ def main(folder: str, root: str, mode: str) -> None:
         Path(folder, "rate.json").write_text("7")  # the module's file stays as it is
         importlib.reload(edited)
         found["rate anew"] = outcome(ways(spark, shuffle)["durable, rate"])
-    runs = [(s.name, s.decision, s.why) for s in shuffle.report().stages]
+    runs = [(s.name, s.action, s.why) for s in shuffle.report().stages]
     print(json.dumps({"rows": found, "runs": runs}))
     spark.stop()
 

@@ -57,12 +57,12 @@ def main(root: str, inputs: str, value: int) -> None:
         rows = shuffle.repartition(df, 2, "v", name=name).collect()
         done = shuffle.report().stages[-1]
         answer[name] = {
-            "hit": explained.hit,
+            "stored": explained.stored,
             "why": explained.why,
-            "decision": done.decision,
-            "producers_run": done.producers_run,
-            "producers_reused": done.producers_reused,
-            "producers_rerun": done.producers_rerun,
+            "action": done.action,
+            "map_tasks_run": done.map_tasks_run,
+            "map_tasks_reused": done.map_tasks_reused,
+            "map_tasks_rerun": done.map_tasks_rerun,
             "rows": sorted(row.v for row in rows),
         }
     print(json.dumps(answer), flush=True)

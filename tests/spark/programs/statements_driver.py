@@ -56,7 +56,7 @@ def rows_after(
         with DurableShuffle(spark, root, job="tables") as shuffle, shuffle.transparent():
             spark.sql(statement.format(**names))
         stages = shuffle.report().stages
-        answer["ran"] = sum(stage.producers_run for stage in stages)
+        answer["ran"] = sum(stage.map_tasks_run for stage in stages)
         answer["stages"] = len(stages)
         answer["native"] = list(shuffle.report().native)
     else:

@@ -37,21 +37,21 @@ def main() -> None:
         def old(table: str = table, number: int = number) -> DataFrame:
             return spark.sql(f"select * from {table} version as of {number}")
 
-        place.step("first", read, "fresh", made_by)
-        place.step("again", read, "reuse", made_by)
+        place.step("first", read, "computed", made_by)
+        place.step("again", read, "reused", made_by)
         spark.sql(f"insert into {table} values (3, 1)")
-        place.step("appended", read, "fresh", made_by)
-        place.step("an old version", old, "fresh", f"{made_by}-old")
-        place.step("an old version again", old, "reuse", f"{made_by}-old")
+        place.step("appended", read, "computed", made_by)
+        place.step("an old version", old, "computed", f"{made_by}-old")
+        place.step("an old version again", old, "reused", f"{made_by}-old")
     path = spark.sql("describe detail delta_c").collect()[0]["location"]
 
     def by_path() -> DataFrame:
         return spark.read.format("delta").load(path)
 
-    place.step("first", by_path, "fresh", "path")
+    place.step("first", by_path, "computed", "path")
     spark.sql("update delta_c set id = 9 where id = 1")
-    place.step("updated", by_path, "fresh", "path")
-    place.step("again", by_path, "reuse", "path")
+    place.step("updated", by_path, "computed", "path")
+    place.step("again", by_path, "reused", "path")
     print(json.dumps({"spark": spark.version, "found": place.found}))
     spark.stop()
 

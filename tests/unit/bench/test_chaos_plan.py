@@ -22,9 +22,9 @@ GOOD = ChaosOutcome(
     executor_kills_wanted=5,
     driver_kills=3,
     driver_kills_wanted=3,
-    producers_run=70,
-    producers_reused=11,
-    producers_rerun=0,
+    map_tasks_run=70,
+    map_tasks_reused=11,
+    map_tasks_rerun=0,
     map_tasks=0,
     seconds=100.0,
 )
@@ -65,8 +65,8 @@ def test_all_good_has_no_failures() -> None:
         ({"right": 4}, "4 of 5 right"),
         ({"driver_kills": 2}, "did not fire"),
         ({"executor_kills": 4}, "did not fire"),
-        ({"producers_rerun": 1}, "ran again"),
-        ({"producers_run": 0}, "nothing was tested"),
+        ({"map_tasks_rerun": 1}, "ran again"),
+        ({"map_tasks_run": 0}, "nothing was tested"),
         ({"kills_wanted": False}, "calm run"),
     ],
 )

@@ -38,7 +38,7 @@ def test_five_kills_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
     found = json.loads(figures.read_text())
     assert found["passed"] is True
     assert (found["seed"], found["kills_fired"], found["epochs"]) == (seed, 5, 6)
-    assert (found["lost"], found["doubled"], found["producers_rerun"]) == (0, 0, 0)
+    assert (found["lost"], found["doubled"], found["map_tasks_rerun"]) == (0, 0, 0)
     assert found["published"] == 3000
     lives = found["lives"]
     assert [life["killed"] for life in lives] == [True] * 5 + [False]

@@ -36,9 +36,9 @@ def test_ls_lists_jobs_and_stages(job: Any, run: Callable[..., Any]) -> None:
     assert line.split()[:5] == ["nightly", "1", "3", "0", "9000"]
     lines = run("ls", job.url, "nightly").stdout.splitlines()[1:]
     assert [text.split()[:5] for text in lines] == [
-        ["orders-000000000000", "sealed", "3", "5", "4500"],
-        ["lines-aaaaaaaaaaaa", "sealed", "3", "5", "4500"],
-        ["lines-bbbbbbbbbbbb", "unsealed", "3", "5", "-"],
+        ["orders-000000000000", "stored", "3", "5", "by"],
+        ["lines-aaaaaaaaaaaa", "stored", "3", "5", "by"],
+        ["lines-bbbbbbbbbbbb", "partial", "3", "5", "by"],
     ]
     document = json.loads(run("ls", job.url, "--json").stdout)
     assert [stage["rows"] for stage in document["jobs"][0]["stages"]] == [4500, 4500, None]
@@ -64,8 +64,8 @@ def test_inspect_a_stage(job: Any, run: Callable[..., Any]) -> None:
     assert stage["seal"]["data_bytes"] == sum(p.stat().st_size for p in on_disk)
     assert stage["reruns"] == 0
     text = run("inspect", job.url, "nightly", "lines-b").stdout
-    assert "2 of 3 committed" in text
-    assert "unsealed" in text
+    assert "2 of 3 stored" in text
+    assert "partial" in text
 
 
 def test_inspect_counts_an_uncommitted_segment(job: Any, run: Callable[..., Any]) -> None:
@@ -82,7 +82,7 @@ def test_verify_an_intact_job(job: Any, run: Callable[..., Any]) -> None:
     """An intact job exits with 0 and says which stage is not sealed."""
     result = run("verify", job.url)
     assert result.exit_code == 0
-    assert "not sealed: 2 of 3 producers" in result.stdout
+    assert "partial: 2 of 3 map tasks are stored" in result.stdout
     document = json.loads(run("verify", job.url, "nightly", "orders", "--json").stdout)
     assert document["ok"] is True
     assert [s["rows"] for s in document["jobs"][0]["stages"]] == [4500]

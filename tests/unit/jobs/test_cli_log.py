@@ -99,7 +99,7 @@ def inspected(log: Log, run: Callable[..., Any]) -> dict[str, Any]:
 def test_inspect_shows_attempts_and_ends(log: Log, run: Callable[..., Any]) -> None:
     """Every OPEN with its generation, what it appended, and how each producer ended."""
     stage = inspected(log, run)
-    assert (stage["status"], stage["producers_ended"], stage["rows"]) == ("log", 1, 20)
+    assert (stage["status"], stage["producers_ended"], stage["rows"]) == ("open", 1, 20)
     first, other = stage["producers"]
     names = ("epoch", "generation", "appends", "rows", "end")
     assert [[one[name] for name in names] for one in first["attempts"]] == [
@@ -113,7 +113,7 @@ def test_inspect_shows_attempts_and_ends(log: Log, run: Callable[..., Any]) -> N
     assert (stage["stored_segments"], stage["data_bytes"]) == (len(on_disk), sum(on_disk))
     assert stage["uncommitted_segments"] == 0
     lines = run("inspect", log.url, "flow", "stage").stdout.splitlines()
-    assert any("log, 1 of 2 producers ended" in line for line in lines)
+    assert any("open, 1 of 2 producers ended" in line for line in lines)
     attempts = lines[next(n for n, line in enumerate(lines) if "GENERATION" in line) + 1 :]
     for line, word in zip(attempts, ["superseded", "FINITE", "still open"], strict=True):
         assert word in line
@@ -299,26 +299,26 @@ def test_cat_of_damaged_rows_fails(log: Log, run: Callable[..., Any], damage: st
 def test_lists_show_rows_bytes_and_ends(log: Log, run: Callable[..., Any]) -> None:
     """`ls`, `inspect JOB` and `verify` tell of rows, bytes and how many producers ended."""
     stored = sum(path.stat().st_size for path in Path(log.url).rglob("*.seg"))
-    words = "log, 1 of 2 producers ended"
+    words = "open, 1 of 2 producers ended"
     for command in ("ls", "inspect"):
         assert words in run(command, log.url, "flow").stdout
     (job,) = json.loads(run("ls", log.url, "--json").stdout)["jobs"]
     (stage,) = job["stages"]
-    assert (stage["status"], stage["rows"], stage["data_bytes"]) == ("log", 20, stored)
+    assert (stage["status"], stage["rows"], stage["data_bytes"]) == ("open", 20, stored)
     assert (stage["producers"], stage["producers_ended"]) == (2, 1)
     assert run("ls", log.url).stdout.splitlines()[1].split()[:5] == ["flow", "1", "1", "0", "20"]
     assert f"ok; {words}: 20 rows, " in run("verify", log.url).stdout
     (stage,) = json.loads(run("verify", log.url, "flow", "stage", "--json").stdout)["jobs"][0][
         "stages"
     ]
-    assert (stage["status"], stage["producers_ended"], stage["rows"]) == ("log", 1, 20)
+    assert (stage["status"], stage["producers_ended"], stage["rows"]) == ("open", 1, 20)
     with log.open(1, 3) as other:
         other.end("SUSPEND")
     assert words in run("verify", log.url).stdout
     with log.open(1, 4) as other:
         other.end("DRAIN")
     for command in ("ls", "inspect", "verify"):
-        assert "log, 2 of 2 producers ended" in run(command, log.url, "flow").stdout
+        assert "ended, 2 of 2 producers ended" in run(command, log.url, "flow").stdout
     release_stage_of(log.job, log.stage.storage, log.stage.path, log.ids)
     for command in ("ls", "inspect", "verify"):
         result = run(command, log.url, "flow")

@@ -69,7 +69,7 @@ def test_a_stage_with_a_damaged_log_can_be_released(
     assert "nothing to do" in run("release", job.url, "nightly", "orders", "--yes").output
     (shown,) = json.loads(run("ls", job.url, "nightly", "--json").stdout)["jobs"]
     status = {one["name"] + one["fingerprint"][0]: one["status"] for one in shown["stages"]}
-    assert status == {"orders0": "released", "linesa": "sealed", "linesb": "unsealed"}
+    assert status == {"orders0": "released", "linesa": "stored", "linesb": "partial"}
     assert run("gc", job.url, "nightly", "--delete", "--older-than", "0s").exit_code == 0
 
 

@@ -62,7 +62,7 @@ def test_what_cannot_be_rebuilt_is_named(job: Any, run: Callable[..., Any]) -> N
     for _ in range(2):
         result = run("verify", job.url, "nightly", "orders", "--repair")
         assert result.exit_code == 1
-        assert "run again: producers 0 must run again" in result.stdout
+        assert "run again: map tasks 0 must run again" in result.stdout
         assert "run the job again: it runs these producers alone" in result.stdout
     details = json.loads(run("inspect", job.url, "nightly", "orders", "--json").stdout)["stage"]
     assert details["damaged_producers"] == [0]

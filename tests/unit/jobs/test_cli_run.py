@@ -69,8 +69,8 @@ def test_attempts_that_store_something_may_go_on(shell: Shell) -> None:
     stop = shell.run(words, max_retries=1, place=Place(str(shell.root), "nightly"))
     assert (stop.exit_code, stop.why) == (1, "2 attempts in a row stored nothing new")
     assert shell.attempts == 6
-    assert "0 stages complete; stage: 1 of 4 stored; again in" in shell.notes[0]
-    assert "stage: 3 of 4 stored; again in" in shell.notes[2]
+    assert "0 stages stored; stage: 1 of 4 map tasks stored; again in" in shell.notes[0]
+    assert "stage: 3 of 4 map tasks stored; again in" in shell.notes[2]
     assert shell.clock.pauses == [5.0] * 5
 
 

@@ -8,12 +8,13 @@ import pytest
 
 from durable_shuffle.jobs.stages import progress as shown
 from durable_shuffle.jobs.stages.report import StageReport
+from durable_shuffle.shuffle.base.words import StageAction
 
 
 def report(producers: int, reused: int) -> StageReport:
     """A stage's report with these numbers; all others are not looked at."""
     values: dict[str, object] = dict.fromkeys(StageReport.__dataclass_fields__, 0)
-    values |= {"decision": "resume", "producers": producers, "producers_reused": reused}
+    values |= {"action": StageAction.RESUMED, "map_tasks": producers, "map_tasks_reused": reused}
     return StageReport(**{**values, "data_bytes": 3 << 20})  # type: ignore[arg-type]
 
 
@@ -35,9 +36,9 @@ def test_bars_move_while_an_exchange_runs(
         view.finished(0, "exchange 0 hash(8)", report(8, 5))
         view.started(1, "exchange 1 single(1)", lambda: (0, 0))
     text = capsys.readouterr().err
-    assert "query: 2 exchanges, 1 committed, 1 to run" in text
+    assert "query: 2 exchanges, 1 stored, 1 to run" in text
     assert "8/8" in text
-    assert "resume, 5 reused, 3.0 MiB" in text
+    assert "resumed, 5 reused, 3.0 MiB" in text
     assert "exchange 1 single(1)" in text
 
 
@@ -71,13 +72,13 @@ def test_a_notebook_shows_bars_that_are_replaced_in_place(monkeypatch: pytest.Mo
         assert asked.wait(60)
         view.finished(0, "hash <id>", report(8, 5))
         view.finished(1, "another", report(2, 2))
-    assert "query: 2 exchanges, 1 committed, 1 to run" in cell.shown[1]
+    assert "query: 2 exchanges, 1 stored, 1 to run" in cell.shown[1]
     assert "<progress></progress>" in cell.shown[2], "its length is not known yet"
     last = cell.shown[-1]
     assert "<id>" not in last
     assert last.count("<progress") == 2
     assert '<progress value="8" max="8"></progress></td><td>8/8</td>' in last
-    assert "resume, 5 reused, 3.0 MiB" in last
+    assert "resumed, 5 reused, 3.0 MiB" in last
 
 
 @pytest.mark.parametrize(("kernel", "expected"), [(object(), "NotebookProgress"), (None, "Plain")])

@@ -19,7 +19,7 @@ NAME_SAYS_IT = (
     *("StageReport", "ConsumerReport", "Report", "StageInfo"),
     *("StageStatus", "StageAction"),
 )
-"""Classes of plain figures; those that need words have them. 
+"""Classes of plain figures; those that need words have them.
 Words have their meaning beside them."""
 SECTIONS = griffe.DocstringSectionKind
 

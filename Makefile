@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all their own set-up. See CONTRIBUTING.md for the rest.
+# `make demo` and `make test` do all their own set-up; the demo needs less. See CONTRIBUTING.md for the rest.
 .PHONY: setup demo test table-formats lint unit soak bench bench-baseline dist docs compatibility requirements clean
 PY := .venv/bin/python
 CLASSES := .venv/spark-classes.jsa
@@ -13,7 +13,8 @@ $(CLASSES): scripts/class_archive.py pyproject.toml | setup
 	@echo "setup: writing an archive of Spark's classes" >&2
 	@$(PY) scripts/class_archive.py $@
 
-demo: setup
+demo:
+	@scripts/setup.sh demo
 	$(PY) -m durable_shuffle.jobs.cli demo $(ARGS)
 
 # three processes keep two cores busy: JVMs that start and drivers that were killed are waited for

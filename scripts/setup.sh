@@ -1,8 +1,10 @@
 #!/bin/sh
-# Makes .venv with everything that tests and demo need, checks for Java 17 or newer and a Chromium.
-# Safe to repeat: does nothing while pyproject.toml is unchanged.
+# Makes .venv with everything that tests need, checks for Java 17 or newer and a Chromium. With the
+# argument "demo" it installs what the demo needs, and no more. Safe to repeat: does nothing while
+# pyproject.toml is unchanged.
 set -eu
 cd "$(dirname "$0")/.."
+extra=${1:-dev}
 
 find_python() {
     for name in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
@@ -52,12 +54,15 @@ make_venv() {
             "$python" -m pip install -q --user virtualenv && "$python" -m virtualenv -q .venv
         }
     fi
-    wanted=$(cksum pyproject.toml)
-    if [ "$(cat .venv/.installed 2>/dev/null)" != "$wanted" ]; then
-        echo "setup: installing dependencies into .venv" >&2
-        .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
-        echo "$wanted" > .venv/.installed
-    fi
+    file=$(cksum pyproject.toml)
+    installed=$(cat .venv/.installed 2>/dev/null || true)
+    # what tests need has all that the demo needs
+    case "$installed" in "$extra $file" | "dev $file") return ;; esac
+    echo "setup: installing the project and its extra '$extra' into .venv" >&2
+    started=$(date +%s)
+    .venv/bin/python -m pip install -q --disable-pip-version-check -e ".[$extra]"
+    echo "setup: installed in $(($(date +%s) - started)) s" >&2
+    echo "$extra $file" > .venv/.installed
 }
 
 # the reports are opened in a real browser by their tests, which say so if there is none
@@ -78,5 +83,5 @@ offer_chromium() {
 }
 
 check_java
-offer_chromium
+[ "$extra" = demo ] || offer_chromium
 make_venv

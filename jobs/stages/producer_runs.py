@@ -17,6 +17,7 @@ from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.jobs.stages.healing import Healing
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.work import TwoExecutionsError, Writing
+from durable_shuffle.jobs.text import assigned
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
@@ -162,7 +163,8 @@ class ProducerRuns:
             new=new,
             max_batch_bytes=max_batch_bytes,
         )
-        label = f"durable_shuffle: write {stage.path.name}, {len(missing)} map tasks"
+        placing = assigned(stage.describe.partitioner, stage.describe.key_names)
+        label = f"durable_shuffle: write {stage.path.name}, {placing}, {len(missing)} map tasks"
         try:
             return work.write(planned, tasks, missing, label)
         except JVM_ERRORS as e:

@@ -23,6 +23,7 @@ from durable_shuffle.jobs.stages.producer_runs import ProducerRuns, unproven
 from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.work import InputsChangedError, TwoExecutionsError, Writing
+from durable_shuffle.jobs.text import assigned
 from durable_shuffle.recovery.resume import (
     Decision,
     Fresh,
@@ -276,8 +277,9 @@ class StageStore:
             seconds=self.clock.monotonic() - start,
         )
         _LOG.info(
-            "stage %s-%s: %s (%s); map tasks run %d, reused %d; %d rows, %d bytes, %.1f s",
-            *(report.name, report.fingerprint[:6], report.action, report.why),
+            "stage %s-%s, %s: %s (%s); map tasks run %d, reused %d; %d rows, %d bytes, %.1f s",
+            *(report.name, report.fingerprint[:6], assigned(report.partitioner, report.keys)),
+            *(report.action, report.why),
             *(report.map_tasks_run, report.map_tasks_reused),
             *(report.rows, report.data_bytes, report.seconds),
         )

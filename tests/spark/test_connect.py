@@ -48,7 +48,7 @@ def test_version_reuses_and_reads_no_input(seen: dict[str, Any]) -> None:
     after_first, after_second = stages["runs"]
     assert set(after_first) == {"0", "1", "2"}
     assert after_second == after_first
-    assert "generation 2" in stages["shown"]
+    assert "driver no. 2" in stages["shown"]
 
 
 def test_explain_says_hit_miss_and_why(seen: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ def test_a_killed_driver_is_started_again_and_goes_on(tmp_path: Path) -> None:
     )
     runs = {p.name: len(p.read_text().splitlines()) for p in (tmp_path / "runs").iterdir()}
     assert runs == {"0": 1, "1": 1, "2": 1, "3": 2, "4": 1, "5": 1}
-    assert "5 of 6 stored; again in" in done.stderr
+    assert "5 of 6 map tasks stored; again in" in done.stderr
 
 
 def test_an_unchanged_program_goes_on_where_it_failed(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ def sealed(store: Path) -> set[str]:
 def test_splink_goes_on_at_its_last_iteration(programs: Any, tmp_path: Path) -> None:
     """Its driver is killed among its iterations. The next one finds all that was stored, and gives
     the clusters of plain Spark; one more run computes nothing."""
-    pytest.importorskip("splink")
     first = programs.start("splink_driver", tmp_path, "no")
     deadline = time.monotonic() + 600
     while len(sealed(tmp_path / "store")) < STAGES_BEFORE_KILL:

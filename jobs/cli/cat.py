@@ -61,9 +61,9 @@ def cat(
         Format.TABLE
     ),
 ) -> None:
-    """Write rows of a sealed stage, partition by partition, in stored order.
+    """Write rows of a stored stage, partition by partition, in stored order.
 
-    For a stage of log producers: the rows that its logs hold now, each producer's rows in order.
+    For a stage that grows: the rows that its logs hold now, each producer's rows in order.
     Standard error says if producers have not ended or rows were released.
 
     Bytes are written in base64, nested values as JSON. In CSV an empty field is null and "" is an

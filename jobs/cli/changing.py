@@ -290,9 +290,9 @@ def compact(
         int, typer.Option(help="Longest extent that is moved, in bytes.", min=1)
     ] = SMALL_BYTES,
 ) -> None:
-    """Rewrite small extents of sealed stages next to each other; saves readers requests.
+    """Rewrite small extents of stored stages next to each other; saves readers requests.
 
-    Useful if many producers write for many partitions on an object store. Changes no row and no
+    Useful if many map tasks write for many partitions on an object store. Changes no row and no
     order, claims nothing, and may run beside drivers and readers. The originals stay until the
     stage is released, so data that moves is stored twice.
 

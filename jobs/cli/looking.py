@@ -93,8 +93,8 @@ def inspect(
 ) -> None:
     """Show a job's stages and consumers, or all that is known of one stage.
 
-    For a stage: description, seal, producers and their attempts, sizes, rows per partition, and the
-    number of attempts that wrote although a commit existed. For a stage of log producers: what each
+    For a stage: description, seal, map tasks and their attempts, sizes, rows per partition, and the
+    number of attempts that wrote although a commit existed. For a stage that grows: what each
     attempt appended and how it ended, and the positions of consumers. Reads logs and lists objects,
     but reads no data.
 
@@ -135,7 +135,7 @@ def report(
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page to this file.")
     ] = None,
 ) -> None:
-    """Show when a job's producers and consumers stored data, and what was used again.
+    """Show when a job's map tasks and consumers stored data, and what was used again.
 
     Reads control records and lists objects, but reads no data and writes nothing to the storage.
     Records hold no times: the times shown are those at which the storage wrote the objects. Prints

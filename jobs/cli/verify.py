@@ -43,7 +43,7 @@ def verify(
     found; each finding names the object and, if known, the bytes [first, last). A single stage is
     checked without its consumers.
 
-    --repair restores damaged or lost segments of sealed stages, byte for byte, from a compaction or
+    --repair restores damaged or lost segments of stored stages, byte for byte, from a compaction or
     another attempt's copy, and rebuilds damaged indexes. Producers without a copy are marked: the
     next run of the job runs only them again. A damaged job log is restored from its stages, which
     claims the job; nothing else is deleted or claimed. Ends with 0 only if everything is intact

@@ -144,7 +144,7 @@ def test_a_damaged_segment_is_stored_again_by_the_next_run(
     details = stage_details(stored_stage_of(root, stage), released=False)
     assert (details["suspect"], details["damaged_producers"]) == ("", [])
     assert details["repairs"] == [{"producers": [0, 2], "cause": "damaged map tasks ran again"}]
-    assert "2 producers: damaged map tasks ran again" in details_text(details)
+    assert "2 map tasks: damaged map tasks ran again" in details_text(details)
     assert counter.runs() == {0: 2, 1: 1, 2: 2, 3: 1}
     shuffle, back = run()
     assert rows(back) == expected

@@ -396,4 +396,4 @@ def test_progress_lines(
     shuffle_of(session, root).query(_query(session, folder), progress=True)
     lines = capsys.readouterr().err
     assert "query: 2 exchanges, 0 stored, 2 to run" in lines
-    assert "exchange 0 hash(8): fresh, producers run" in lines
+    assert "exchange 0 hash(8): computed, map tasks run" in lines

@@ -339,4 +339,4 @@ def test_progress_of_a_stage(
     shuffle.repartition(table, 2, progress=True)
     lines = capsys.readouterr().err
     assert "repartition: started" in lines
-    assert "repartition: reuse, producers run 0, reused" in lines
+    assert "repartition: reused, map tasks run 0, reused" in lines

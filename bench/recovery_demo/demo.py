@@ -1,16 +1,13 @@
 """The demo: TPC-H on a real cluster, killed on purpose, once with durable shuffles, once without.
 
-    python -m durable_shuffle.bench.recovery_demo.demo [--scale 0.2] [--json FILE]
-
-Exit status 0 only if every row equals DuckDB's, no committed producer ran again, and each fault
+Exit status 0 only if every row equals DuckDB's, no committed map task ran again, and each fault
 fired in the middle of its phase; 1 names the checks that failed, 2 says why there are no figures.
 The kills are real SIGKILLs of separate processes on this host.
 """
 
-import argparse
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +22,9 @@ from durable_shuffle.bench.recovery_demo.table import CAPTION, figures_table, pr
 from durable_shuffle.bench.recovery_demo.verdict import exit_status, failures
 from durable_shuffle.bench.tpch.data import default_cache, generate
 from durable_shuffle.bench.tpch.oracle import Oracle
-from durable_shuffle.serialization.errors import DurableShuffleError
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
-DEFAULT_SCALE = 0.2
+QUICK_SCALE, FULL_SCALE = 0.02, 0.2
 DEMO_COSTS = {"python": 250}
 """Producers that hash some tenths of a second each: slow enough to be killed among."""
 
@@ -37,7 +33,10 @@ DEMO_COSTS = {"python": 250}
 class DemoOptions:
     """What a user may choose."""
 
-    scale: float = DEFAULT_SCALE
+    full: bool = False
+    """Kill executors as well, at a larger scale."""
+    scale: float | None = None
+    """TPC-H's; None for the one of `full`."""
     json_file: Path | None = None
     data: Path | None = None
     """Folder that keeps generated tables; default below the user's cache folder."""
@@ -71,6 +70,7 @@ def run_recovery(
         UnavailableError: the cluster could not be started or ended by itself.
     """
     start = clock.monotonic()
+    scale = options.scale or (FULL_SCALE if options.full else QUICK_SCALE)
     with ExitStack() as stack:
         work = options.work
         if work is None:
@@ -81,19 +81,19 @@ def run_recovery(
         work.mkdir(parents=True, exist_ok=True)
         work = work.resolve()
         cache = (options.data or default_cache()).resolve()
-        console.print(f"TPC-H scale {options.scale:g} in {cache}, work in {work}")
-        data = generate(cache, options.scale)
+        console.print(f"TPC-H scale {scale:g} in {cache}, work in {work}")
+        data = generate(cache, scale)
         oracle = Oracle(data)
         with progress_bars(console) as listener:
             runner = RecoveryRunner(work, data, listener, clock, java_options)
-            outcomes = runner.run(plan_steps(costs))
+            outcomes = runner.run(plan_steps(costs, executors=options.full))
         figures = collect_figures(work, outcomes, oracle)
     seconds = clock.monotonic() - start
-    title = f"TPC-H scale {options.scale:g}, ORDERS with LINEITEM, {seconds:.0f} s in all"
+    title = f"TPC-H scale {scale:g}, ORDERS with LINEITEM, {seconds:.0f} s in all"
     console.print(figures_table(figures, title))
     console.print(CAPTION, style="dim", highlight=False)
     again = sum(f.map_tasks_again for f in figures if f.shuffle == "durable")
-    console.print(f"durable producers run again: {again}")
+    console.print(f"durable map tasks run again: {again}")
     failed = failures(figures)
     for line in failed:
         console.print(f"FAILED  {line}", style="red", markup=False)
@@ -101,7 +101,7 @@ def run_recovery(
         console.print("all rows equal DuckDB's; every fault fired")
     if options.json_file is not None:
         document = {
-            "scale": options.scale,
+            "scale": scale,
             "seconds": seconds,
             "passed": not failed,
             "failures": failed,
@@ -109,40 +109,3 @@ def run_recovery(
         }
         options.json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return exit_status(figures)
-
-
-def add_options(parser: argparse.ArgumentParser, *, scale: float | None = DEFAULT_SCALE) -> None:
-    """Add the options that demo and benchmark share."""
-    parser.add_argument("--scale", type=float, default=scale, help="TPC-H scale factor")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="keep generated tables here")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="keep logs and stages here")
-
-
-def options_of(parsed: argparse.Namespace) -> DemoOptions:
-    """Return what `add_options` parsed."""
-    return DemoOptions(parsed.scale, parsed.json, parsed.data, parsed.work)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run the demo."""
-    parser = argparse.ArgumentParser(
-        prog="durable-shuffle demo", description=(__doc__ or "").partition("\n")[0]
-    )
-    add_options(parser)
-    options = options_of(parser.parse_args(arguments))
-    return or_error(lambda console: run_demo(options, console))
-
-
-def or_error(run: Callable[[Console], int]) -> int:
-    """Return the status of `run`, or 2 with a message if it could not get to figures at all."""
-    console = Console()
-    try:
-        return run(console)
-    except DurableShuffleError as e:
-        console.print(f"FAILED  {e.kind}: {e}", style="red", markup=False)
-        return 2
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

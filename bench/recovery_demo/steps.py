@@ -46,11 +46,12 @@ class Step:
         return asdict(self)
 
 
-def plan_steps(costs: Mapping[str, int]) -> list[Step]:
+def plan_steps(costs: Mapping[str, int], *, executors: bool) -> list[Step]:
     """Return the runs for every kind of producer.
 
     Args:
         costs: label -> MiB that each producer hashes.
+        executors: kill executors, too.
     """
     order: list[tuple[Shuffle, Fault]] = [
         ("durable", "none"),
@@ -62,7 +63,8 @@ def plan_steps(costs: Mapping[str, int]) -> list[Step]:
         ("spark", "driver"),
         ("spark", "rerun"),
     ]
-    wanted = [(label, mib, *run) for label, mib in costs.items() for run in order]
+    chosen = [run for run in order if executors or run[1] != "executor"]
+    wanted = [(label, mib, *run) for label, mib in costs.items() for run in chosen]
     return [
         Step(number, shuffle, fault, label, mib)
         for number, (label, mib, shuffle, fault) in enumerate(wanted)

@@ -56,7 +56,7 @@ def figures_table(figures: Sequence[Figures], title: str) -> Table:
     table = Table(
         title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True
     )
-    for name in ("producers", "SIGKILL", "shuffle"):
+    for name in ("map tasks", "SIGKILL", "shuffle"):
         table.add_column(name, no_wrap=True)
     for name in ("rows equal", "maps", "reused", "again", "sec", "lost"):
         table.add_column(name, no_wrap=True, justify="right")

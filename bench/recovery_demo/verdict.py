@@ -48,7 +48,7 @@ class Figures:
 
     @property
     def title(self) -> str:
-        return f"{self.shuffle} shuffle, {self.producers} producers, {FAULT_TITLES[self.fault]}"
+        return f"{self.shuffle} shuffle, {self.producers} map tasks, {FAULT_TITLES[self.fault]}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -96,15 +96,15 @@ def _fault_failures(f: Figures) -> list[str]:
 def _durable_failures(f: Figures) -> list[str]:
     found = []
     if f.map_tasks_again:
-        found.append(f"{f.title}: {f.map_tasks_again} committed producers ran again")
+        found.append(f"{f.title}: {f.map_tasks_again} committed map tasks ran again")
     if f.fault == "driver" and f.map_tasks_reused < f.committed_at_kill:
         found.append(
-            f"{f.title}: committed producers were not reused: committed at the kill="
+            f"{f.title}: committed map tasks were not reused: committed at the kill="
             f"{f.committed_at_kill} reused={f.map_tasks_reused}"
         )
     if f.map_tasks_run + f.map_tasks_reused != f.map_tasks:
         found.append(
-            f"{f.title}: producers do not add up: run={f.map_tasks_run} "
+            f"{f.title}: map tasks do not add up: run={f.map_tasks_run} "
             f"reused={f.map_tasks_reused} expected={f.map_tasks}"
         )
     if f.spark_map_tasks:

@@ -14,7 +14,7 @@ def test_demo_survives_its_kills_and_says_so(tmp_path: Path) -> None:
     """Both kills hit during the run, all rows are DuckDB's, and no committed producer ran again."""
     figures = tmp_path / "demo.json"
     command = [
-        *(sys.executable, "-m", "durable_shuffle.bench.recovery_demo.demo", "--scale", "0.01"),
+        *(sys.executable, "-m", "durable_shuffle.jobs.cli", "demo", "--full", "--scale", "0.01"),
         *("--json", str(figures), "--data", str(tmp_path / "data"), "--work", str(tmp_path / "w")),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -57,7 +57,7 @@ def test_verdict_of_a_good_run_is_zero() -> None:
         (replace(CALM, rows_found=99), "rows differ"),
         (replace(CALM, rows_expected=0, rows_found=0), "found no rows"),
         (replace(SPARK, rows_differing=2), "rows differ"),
-        (replace(EXECUTOR, map_tasks_again=1), "1 committed producers ran again"),
+        (replace(EXECUTOR, map_tasks_again=1), "1 committed map tasks ran again"),
         (replace(DRIVER, map_tasks_reused=11, map_tasks_run=5), "were not reused"),
         (replace(DRIVER, map_tasks_run=3), "do not add up"),
         (replace(EXECUTOR, fault_fired=False), "did not fire"),
@@ -79,7 +79,7 @@ def test_verdict_of_one_bad_figure_names_the_check(bad: Figures, words: str) -> 
     found = failures([*GOOD, bad])
     assert len(found) == 1
     assert words in found[0]
-    assert found[0].startswith(f"{bad.shuffle} shuffle, python producers")
+    assert found[0].startswith(f"{bad.shuffle} shuffle, python map tasks")
     assert exit_status([*GOOD, bad]) == 1
 
 
@@ -113,7 +113,7 @@ def test_kill_is_due_only_in_the_middle_of_its_phase(
 
 def test_plan_starts_again_right_after_each_killed_driver() -> None:
     """Every killed driver is followed by a re-run of its job; no other runs share a job."""
-    steps = plan_steps({"cheap": 0, "expensive": 9})
+    steps = plan_steps({"cheap": 0, "expensive": 9}, executors=True)
     assert [s.number for s in steps] == list(range(16))
     for step, following in pairwise(steps):
         if step.fault == "driver":
@@ -121,6 +121,9 @@ def test_plan_starts_again_right_after_each_killed_driver() -> None:
             assert following.job == step.job
     firsts = [s.job for s in steps if s.shuffle == "durable" and s.fault != "rerun"]
     assert len(set(firsts)) == len(firsts) == 6
+    quick = plan_steps({"cheap": 0}, executors=False)
+    assert [s.number for s in quick] == list(range(6))
+    assert {s.fault for s in quick} == {"none", "driver", "rerun"}
 
 
 def test_table_fits_a_terminal_and_shows_every_line() -> None:

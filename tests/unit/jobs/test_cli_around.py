@@ -225,13 +225,14 @@ def test_ready_made_runs(
 
     @dataclass
     class Options:
-        scale: float
+        full: bool
+        scale: float | None
         json_file: Path | None
         data: Path | None
         work: Path | None
 
     def fake(options: Options, console: object) -> int:
-        seen.append((options.scale, options.data))
+        seen.append((options.full, options.scale, options.data))
         if options.json_file:
             options.json_file.write_text('{"passed": false}')
         console.print("some text")  # type: ignore[attr-defined]
@@ -246,9 +247,9 @@ def test_ready_made_runs(
         monkeypatch.setitem(sys.modules, f"durable_shuffle.{name}", module)
     result = run("demo", "--scale", "0.5", "--data", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "some text\n")
-    result = run("demo", "--json", "-", "--scale", "0.2")
+    result = run("demo", "--json", "-", "--full")
     assert json.loads(result.stdout) == {"passed": False}
-    assert seen == [(0.5, tmp_path), (0.2, None)]
+    assert seen == [(False, 0.5, tmp_path), (True, None, None)]
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:

@@ -55,7 +55,7 @@ def demo(
     work: Work = None,
     debug: Debug = False,
 ) -> None:
-    """Watch a job survive a killed driver (--full: an executor, too), and compare every row.
+    """Watch a job survive a killed driver, with --full an executor, and compare every row.
 
     Runs TPC-H data through a real cluster on this machine, once with durable shuffles and once
     with Spark's own. Ends with 1 if a row differs or committed work ran again. `demo consume` shows

@@ -27,7 +27,7 @@ class ReadyMade(NamedTuple):
 READY_MADE = {
     "demo": ReadyMade(
         "durable_shuffle.bench.commands.demo",
-        "Watch a job survive a killed driver (--full: an executor, too), and compare every row.",
+        "Watch a job survive a killed driver, with --full an executor, and compare every row.",
     ),
     "bench": ReadyMade(
         "durable_shuffle.bench.commands.bench",

@@ -16,7 +16,7 @@ import durable_shuffle
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 FOLDERS = ("serialization", "shuffle", "recovery", "jobs", "bench")
-PUBLIC = ("aio", "errors", "pipelines", "streaming", "views")
+PUBLIC = ("aio", "errors", "pipelines", "results", "streaming", "views")
 FACADE = {f"{name}.py" for name in ("__init__", "_names", *PUBLIC)}
 LEFT_OUT = ROOT / "bench" / "suite"
 """Benchmarks that pytest runs from a checkout."""
@@ -66,7 +66,8 @@ def test_core_layers_work_without_spark() -> None:
 import importlib, pkgutil, sys
 sys.modules["pyspark"] = None  # any import of it now fails
 import durable_shuffle
-import durable_shuffle.aio, durable_shuffle.pipelines, durable_shuffle.views
+import durable_shuffle.aio, durable_shuffle.pipelines
+import durable_shuffle.results, durable_shuffle.views
 for layer in ("serialization", "shuffle", "recovery"):
     package = importlib.import_module(f"durable_shuffle.{layer}")
     for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):

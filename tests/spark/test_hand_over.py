@@ -14,7 +14,7 @@ from durable_shuffle.jobs.engine import tasks
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, ROWS_PER_BATCH
-from durable_shuffle.jobs.stages import store
+from durable_shuffle.jobs.stages import producer_runs
 from durable_shuffle.serialization.errors import IncompatibleError
 
 pytestmark = pytest.mark.spark
@@ -46,7 +46,10 @@ def test_tasks_refuse_to_run_other_code(
     """Map tasks and reading tasks compare digests, not versions."""
     stored = shuffle.repartition(session.range(10), 2, "id")
     other = f"{running_code()[:-1]}x"
-    for module in (store, tasks):  # the driver's digest, for tasks that write and tasks that read
+    for module in (
+        producer_runs,
+        tasks,
+    ):  # the driver's digest, for tasks that write and tasks that read
         monkeypatch.setattr(module, "running_code", lambda: other)
     with pytest.raises(IncompatibleError, match=other):
         shuffle.repartition(session.range(11), 2, "id")

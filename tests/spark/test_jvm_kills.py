@@ -187,6 +187,8 @@ def test_a_cancelled_job_leaves_only_what_gc_names(
         context.cancelAllJobs()
         with pytest.raises(Died, match=r"(?i)cancel"):
             running.result()
+    with suppress(ProcessLookupError):  # Spark ends it, too, unless the task had ended before
+        os.kill(int(at_gate.read_text()), signal.SIGKILL)
     until(lambda: has_ended(at_gate.read_text()))
     monkeypatch.undo()
     forget_claims()

@@ -371,7 +371,7 @@ def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path:
     durable = shuffle_of(session, root)
     before = durable.explain.query(_query(session, folder))
     assert not before.stored
-    assert [e.state for e in before.stages] == ["missing", "missing"]
+    assert [e.action for e in before.stages] == ["computed", "computed"]
     assert durable.stages() == []
     durable.query(_query(session, folder))
     after = durable.explain.query(_query(session, folder))

@@ -60,8 +60,8 @@ def test_rows_are_stored_once(
         rows, again = run(session, root, joined(rows=limit))
         assert rows == joined(rows=limit).collect()
         assert kinds(again) == {"passthrough": ["reused"]}
-    assert [e.state for e in again.explain.query(joined()).stages] == [
-        *("not needed", "not needed", "committed")
+    assert [e.action for e in again.explain.query(joined()).stages] == [
+        *("not needed", "not needed", "reused")
     ]
     rows, other = run(session, root, joined(plus="right * 2"))
     assert rows == joined(plus="right * 2").collect()

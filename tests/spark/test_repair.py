@@ -58,7 +58,8 @@ def test_repartition_runs_lost_producers_alone(
     assert (done.outcome, done.run_again) == ("run again", (2,))
     for runs, decision, ran in ((2, "repaired", 1), (2, "reused", 0)):
         shuffle = DurableShuffle(session, root, job="tests", version="1")
-        assert shuffle.explain.repartition(df, 5, "k").stored
+        (said,) = shuffle.explain.repartition(df, 5, "k").stages
+        assert said.action == decision
         back = shuffle.repartition(df, 5, "k").withColumn("at", F.spark_partition_id())
         assert rows(back) == expected
         assert counter.runs() == {0: 1, 1: 1, 2: runs, 3: 1}

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.identity.plan import files
-from durable_shuffle.jobs.stages.store import StageStore
+from durable_shuffle.jobs.stages.producer_runs import ProducerRuns
 from durable_shuffle.jobs.stages.work import FrameWork
 
 pytestmark = pytest.mark.spark
@@ -29,15 +29,15 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.act: Callable[[], object] | None = None
-        write = StageStore._write
+        write = ProducerRuns._write
 
-        def writing(store: StageStore, *args: Any, **named: Any) -> Any:
+        def writing(runs: ProducerRuns, *args: Any, **named: Any) -> Any:
             act, self.act = self.act, None
             if act is not None:
                 act()
-            return write(store, *args, **named)
+            return write(runs, *args, **named)
 
-        monkeypatch.setattr(StageStore, "_write", writing)
+        monkeypatch.setattr(ProducerRuns, "_write", writing)
 
 
 @pytest.fixture

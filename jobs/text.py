@@ -61,6 +61,13 @@ def when(wall_seconds: float | None) -> str | None:
     return datetime.fromtimestamp(wall_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def assigned(how: str, keys: Sequence[str]) -> str:
-    """Return how rows are assigned to partitions, with the columns that decide it."""
-    return f"{how} by {', '.join(keys)}" if keys else how
+def assigned(how: str, keys: Sequence[str], columns: Sequence[str] = ()) -> str:
+    """Return how rows are assigned to partitions, with the columns that decide it.
+
+    Args:
+        columns: of the rows; the first ones are shown where no key has a name.
+    """
+    if keys:
+        return f"{how} by {', '.join(keys)}"
+    names = ", ".join(columns[:4]) + (", …" if len(columns) > 4 else "")
+    return f"{how} [{names}]" if columns else how

@@ -154,8 +154,12 @@ def report(
         call.note(f"wrote {html}")
     drivers, stages = len(history.drivers), len(history.stages)
     lines = [f"job {job}: {plural(drivers, 'driver')}, {plural(stages, 'stage')}"]
-    lines += [f"{stage.name}: {_stage_line(stage)}" for stage in history.stages]
+    lines += [f"{_named(stage)}: {_stage_line(stage)}" for stage in history.stages]
     call.emit(asdict(history), "\n".join(lines))
+
+
+def _named(stage: StageHistory) -> str:
+    return f"{stage.name}, {stage.rows_by}" if stage.rows_by else stage.name
 
 
 def _stage_line(stage: StageHistory) -> str:

@@ -46,7 +46,9 @@ class StageSummary:
     """Of a stage that grows: how many will never append again."""
     partitions: int | None = None
     keys: tuple[str, ...] = ()
-    """Names of the columns by which rows are assigned to partitions."""
+    """Names of the columns by which rows are assigned to partitions; none where expressions do."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of its rows."""
     rows: int | None = None
     data_bytes: int | None = None
     created_wall_seconds: float | None = None
@@ -77,6 +79,7 @@ def summarise(storage: Storage, path: StagePath, *, released: bool) -> StageSumm
         producers=seal.producers if seal else describe.producers,
         partitions=describe.partitions,
         keys=describe.key_names,
+        columns=describe.columns,
         rows=seal.rows if seal else None,
         data_bytes=seal.data_bytes if seal else None,
         created_wall_seconds=describe.created_wall_seconds,
@@ -94,6 +97,7 @@ def _log_summary(stage: StageHandle, logs: list[ProducerLog]) -> StageSummary:
         producers_ended=ended,
         partitions=stage.describe.partitions,
         keys=stage.describe.key_names,
+        columns=stage.describe.columns,
         rows=sum(int(log.stored.sum()) for log in logs),
         data_bytes=sum(log.data_bytes for log in logs),
         created_wall_seconds=stage.describe.created_wall_seconds,
@@ -113,7 +117,7 @@ def stage_table(stages: list[StageSummary]) -> str:
             short_name(s.name, s.fingerprint),
             _status(s),
             s.producers,
-            None if s.partitions is None else assigned(str(s.partitions), s.keys),
+            None if s.partitions is None else assigned(str(s.partitions), s.keys, s.columns),
             s.rows,
             size(s.data_bytes),
             when(s.created_wall_seconds),

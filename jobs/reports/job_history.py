@@ -12,6 +12,7 @@ from typing import Literal
 from durable_shuffle.jobs.inspect.details import listed_segments
 from durable_shuffle.jobs.inspect.names import find_job
 from durable_shuffle.jobs.inspect.producer_logs import read_producer_logs
+from durable_shuffle.jobs.text import assigned
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
 from durable_shuffle.shuffle.base.words import growing_text, status_of
 from durable_shuffle.shuffle.consume.log import resume_log
@@ -114,6 +115,8 @@ class StageHistory:
     """0 where unknown."""
     uses: list[tuple[float, int]] = field(default_factory=list)
     """When which driver generation took it up: the first made it, later ones reuse it."""
+    rows_by: str = ""
+    """How rows are assigned to partitions, for people."""
     created: float | None = None
     """When it was described."""
     sealed: float | None = None
@@ -197,7 +200,9 @@ def read_history(storage: Storage, job: str) -> JobHistory:
 def _fill(history: StageHistory, stage: StageHandle) -> None:
     state = read_state(stage)
     seal = state.seal
-    history.producers = (seal.producers if seal else stage.describe.producers) or 0
+    described = stage.describe
+    history.producers = (seal.producers if seal else described.producers) or 0
+    history.rows_by = assigned(described.partitioner, described.key_names, described.columns)
     times = _times(stage.storage, stage.path.log_prefix)
     history.created = times.get(stage.log().key(0))
     logs = _times(stage.storage, stage.path.producers_prefix)

@@ -202,6 +202,7 @@ def _stages(stages: Sequence[StageHistory]) -> Html:
         drivers = ", ".join(str(generation) for _, generation in s.uses)
         row: dict[str, Any] = {
             "stage": f"{number} {s.name}",
+            "rows by": s.rows_by,
             "status": s.status,
             "drivers": drivers,
         }
@@ -216,10 +217,10 @@ def _stages(stages: Sequence[StageHistory]) -> Html:
             row |= {"rows": f"{s.rows:,}", "stored": size(s.data_bytes)}
         rows.append(row)
     logs = [s.ended is not None for s in stages]
-    head = ["stage", "status", "drivers"]
+    head = ["stage", "rows by", "status", "drivers"]
     head += [] if logs and all(logs) else ["map tasks stored", "uncommitted", "run again"]
     head += [*(["appends"] if any(logs) else []), "rows", "stored"]
-    return table(head, [[row.get(name, "") for name in head] for row in rows], left=3)
+    return table(head, [[row.get(name, "") for name in head] for row in rows], left=4)
 
 
 def _consumers(history: JobHistory) -> Html:

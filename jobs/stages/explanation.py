@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from durable_shuffle.jobs.text import assigned
 from durable_shuffle.shuffle.base.words import StageAction, StageStatus
 
 NO_TASKS = (StageAction.REUSED, StageAction.NOT_NEEDED)
@@ -17,8 +18,7 @@ def in_python(why: str) -> str:
 
 def stage_title(kind: str, partitions: int, columns: Sequence[str]) -> str:
     """Return kind, partitions and first columns of a stage, for people."""
-    names = ", ".join(columns[:4]) + (", …" if len(columns) > 4 else "")
-    return f"{kind}({partitions}) [{names}]" if partitions else f"{kind} [{names}]"
+    return assigned(f"{kind}({partitions})" if partitions else kind, (), columns)
 
 
 @dataclass(frozen=True, slots=True)

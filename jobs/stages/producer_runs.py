@@ -163,7 +163,8 @@ class ProducerRuns:
             new=new,
             max_batch_bytes=max_batch_bytes,
         )
-        placing = assigned(stage.describe.partitioner, stage.describe.key_names)
+        described = stage.describe
+        placing = assigned(described.partitioner, described.key_names, described.columns)
         label = f"durable_shuffle: write {stage.path.name}, {placing}, {len(missing)} map tasks"
         try:
             return work.write(planned, tasks, missing, label)

@@ -1,7 +1,7 @@
 """What a `DurableShuffle` did, per stage, per consumer and in total, as values that print well."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from textwrap import fill
 
@@ -20,10 +20,12 @@ _ACTIONS = (
 MET_DAMAGE = "a reader met damage"
 """Begins what is said of a stage that was checked because of it."""
 _COLUMNS = 100
-_LEAST_NAME = 12
-_MOST_KEYS = 14
+_LEAST_NAME, _LEAST_KEYS = 12, 14
 _KEPT = 7
 """The last characters of a name are never cut: "-" and 6 of a stage's fingerprint."""
+_CONSUMER_COLUMNS = {0: (_LEAST_NAME, _KEPT)}
+_STAGE_COLUMNS = {2: (_LEAST_KEYS, 0), **_CONSUMER_COLUMNS}
+"""Columns of the tables that are shortened; see `_narrow`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ class StageReport:
     partitioner: str
     """How rows are assigned to partitions: "hash", "round_robin", …"""
     keys: tuple[str, ...]
-    """Names of the columns that decide it."""
+    """Names of the columns that decide it; none where expressions do."""
+    columns: tuple[str, ...]
+    """Names of the columns of its rows."""
     map_tasks: int
     map_tasks_run: int
     """Those that wrote in this session."""
@@ -141,9 +145,10 @@ class Report:
 
     def __str__(self) -> str:
         """Return the main counts as tables of about 100 characters; `to_dict` has all counts."""
-        parts = [self._title(), _narrow(*_stage_table(self.stages)), *self._of_stages()]
+        stages = _narrow(*_stage_table(self.stages), shortens=_STAGE_COLUMNS)
+        parts = [self._title(), stages, *self._of_stages()]
         if self.consumers:
-            parts.append(_narrow(*_consumer_table(self.consumers)))
+            parts.append(_narrow(*_consumer_table(self.consumers), shortens=_CONSUMER_COLUMNS))
         return "\n".join([*parts, *self._of_queries()])
 
     def _repr_html_(self) -> str:
@@ -179,7 +184,7 @@ def _stage_table(stages: Sequence[StageReport]) -> Table:
     head = ("stage", "action", "partitioner", "map tasks", "run", "reused", "again", "rows")
     rows: list[tuple[object, ...]] = [
         (
-            *(_title(s), s.action, _cut_end(assigned(s.partitioner, s.keys), _MOST_KEYS)),
+            *(_title(s), s.action, assigned(s.partitioner, s.keys, s.columns)),
             *(s.map_tasks, s.map_tasks_run, s.map_tasks_reused, s.map_tasks_rerun),
             *(f"{s.rows:,}", size(s.data_bytes), f"{s.seconds:.1f}"),
         )
@@ -217,22 +222,30 @@ def _matters_later(stage: StageReport) -> bool:
     return MOVED in stage.why or (stage.action is StageAction.COMPUTED and "version=" in stage.why)
 
 
-def _narrow(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table; shorten the first column if the table would be too wide."""
-    lines = table(head, rows).split("\n")
-    spare = _COLUMNS - max(map(len, lines))
-    widest = max(len(str(row[0])) for row in (head, *rows))
-    room = max(_LEAST_NAME, widest + min(0, spare))
-    cut = [(_cut(str(row[0]), room), *row[1:]) for row in rows]
-    return table(head, cut)
+def _narrow(
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    shortens: Mapping[int, tuple[int, int]],
+) -> str:
+    """Return a table; shorten columns if it would be too wide.
+
+    Args:
+        shortens: number of a column -> the least width of its cells, and how many of their last
+            characters are never cut; in the order in which they are shortened.
+    """
+    cells = [[*map(str, row)] for row in rows]
+    for column, (least, kept) in shortens.items():
+        spare = _COLUMNS - max(map(len, table(head, cells).split("\n")))
+        widest = max(len(row[column]) for row in (head, *cells))
+        room = max(least, widest + min(0, spare))
+        for row in cells:
+            row[column] = _cut(row[column], room, kept)
+    return table(head, cells)
 
 
-def _cut_end(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - _KEPT - 1]}…{text[-_KEPT:]}"
+def _cut(text: str, room: int, kept: int) -> str:
+    return text if len(text) <= room else f"{text[: room - kept - 1]}…{text[len(text) - kept :]}"
 
 
 def _title(stage: StageReport) -> str:

@@ -258,6 +258,7 @@ class StageStore:
             why="; ".join(filter(None, (why, self.healing.told(stage)))),
             partitioner=stage.describe.partitioner,
             keys=stage.describe.key_names,
+            columns=stage.describe.columns,
             map_tasks=seal.producers,
             map_tasks_run=ran,
             map_tasks_reused=seal.producers - ran,
@@ -278,7 +279,8 @@ class StageStore:
         )
         _LOG.info(
             "stage %s-%s, %s: %s (%s); map tasks run %d, reused %d; %d rows, %d bytes, %.1f s",
-            *(report.name, report.fingerprint[:6], assigned(report.partitioner, report.keys)),
+            *(report.name, report.fingerprint[:6]),
+            assigned(report.partitioner, report.keys, report.columns),
             *(report.action, report.why),
             *(report.map_tasks_run, report.map_tasks_reused),
             *(report.rows, report.data_bytes, report.seconds),

@@ -25,6 +25,7 @@ def stage() -> StageReport:
         why="",
         partitioner="hash",
         keys=("customer", "day_of_the_order", "country"),
+        columns=("customer", "day_of_the_order", "country", "sum"),
         map_tasks=1000,
         map_tasks_run=10,
         map_tasks_reused=990,

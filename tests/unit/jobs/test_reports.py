@@ -158,7 +158,8 @@ def test_a_users_job(tmp_path: Path, job: Any, run: Callable[..., Any]) -> None:
     page = tmp_path / "job.html"
     result = run("report", f"{job.url}/nightly", "--html", page)
     assert result.exit_code == 0
-    assert "orders, hash by id: 3 of 3 map tasks stored, 0 run again, stored, drivers 1, 2" in result.stdout
+    line = "orders, hash by id: 3 of 3 map tasks stored, 0 run again, stored, drivers 1, 2"
+    assert line in result.stdout
     assert run("report", job.url, "nightly", "--json").exit_code == 0
     opened = open_page(page)
     assert opened.complaints == []

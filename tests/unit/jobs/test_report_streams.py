@@ -148,7 +148,7 @@ def test_as_text(stream: Stream, run: Callable[..., Any]) -> None:
     """One line says what the stage holds; one driver is no plural."""
     first, line = run("report", stream.root, "flow").stdout.splitlines()
     assert first == "job flow: 1 driver, 1 stage"
-    assert line.startswith("stage: 4 appends, 17 rows, ")
+    assert line.startswith("stage, hash by k: 4 appends, 17 rows, ")
     assert line.endswith(", open, 1 of 3 producers ended, driver 1")
     (stage,) = json.loads(run("report", f"{stream.root}/flow", "--json").stdout)["stages"]
     assert stage["ended"] == 1

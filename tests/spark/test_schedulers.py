@@ -139,8 +139,9 @@ def test_a_killed_task_is_retried_and_goes_on(name: str, tmp_path: Path) -> None
 def went_on(log: Path, kept: int) -> None:
     """The report of the run that was not killed names what it ran and what it found."""
     reported = (line.split() for line in log.read_text().splitlines() if line.startswith("query-"))
-    row = next(row for row in reported if int(row[4]) + int(row[5]) == FILES)
-    assert (row[1], row[4], row[5]) == ("resumed", str(FILES - kept), str(kept))
+    rows = ((row[1], int(row[-7]), int(row[-6])) for row in reported)  # action, run, reused
+    found = next((action, run, kept) for action, run, kept in rows if run + kept == FILES)
+    assert found == ("resumed", FILES - kept, kept)
 
 
 @pytest.mark.soak

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer.main
 from typer.testing import CliRunner
 
-from durable_shuffle.jobs.cli.app import READY_MADE, app, ready_made
+from durable_shuffle.jobs.cli.app import COMMANDS, app, imported
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 HEAD = """# Commands
@@ -25,7 +25,7 @@ def commands(found: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
     """Yield the words of every command, groups before what they hold."""
     yield path
     for name, inner in getattr(found, "commands", {}).items():
-        whole = ready_made(name) if not path and name in READY_MADE else inner
+        whole = imported(name) if not path and name in COMMANDS else inner
         yield from commands(whole, (*path, name))
 
 

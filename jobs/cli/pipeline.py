@@ -48,6 +48,7 @@ _SHORTEST_SECONDS = 0.2
 pipeline_app = typer.Typer(
     help="Run pipelines, and operate them from another terminal.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 

@@ -26,7 +26,7 @@ from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.recovery.resume import unrecognised
-from durable_shuffle.shuffle.base.words import StageAction, StageStatus
+from durable_shuffle.shuffle.base.words import StageAction, StageStatus, status_of
 from durable_shuffle.shuffle.log.stage import read_state
 
 _NO_STREAM = (
@@ -183,15 +183,19 @@ class QueryRunner:
         self, query: PlannedQuery, cut: Cut, needed: Mapping[int, bool]
     ) -> tuple[StageStatus, StageAction, str]:
         absent = StageStatus.ABSENT, StageAction.COMPUTED
-        if cut.number not in needed:
-            return StageStatus.ABSENT, StageAction.NOT_NEEDED, "what reads it is stored"
-        if needed[cut.number]:
+        if needed.get(cut.number):
             return StageStatus.STORED, StageAction.REUSED, "stored under the same fingerprint"
         identity = query.identity(cut)
         stage = None if self.store.policy == "never" else self.store.stored(query.name, identity)
-        if stage is None:
+        state = None if stage is None else read_state(stage)
+        if cut.number not in needed:
+            status = StageStatus.ABSENT
+            if state is not None:
+                sealed, damaged = state.seal is not None, bool(state.damaged)
+                status = status_of(released=False, sealed=sealed, damaged=damaged)
+            return status, StageAction.NOT_NEEDED, "what reads it is stored"
+        if state is None:
             return *absent, self.store.misses.why(query.name, identity)
-        state = read_state(stage)
         if state.unrecognised:
             return *absent, unrecognised(state.unrecognised)
         if state.damaged:

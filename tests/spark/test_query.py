@@ -377,6 +377,7 @@ def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path:
     after = durable.explain.query(_query(session, folder))
     assert after.stored
     assert [e.action for e in after.stages] == ["not needed", "reused"]
+    assert [e.status for e in after.stages] == ["stored", "stored"]
     other = durable.explain.query(
         _query(session, folder).withColumn("s", F.col("s") + 1).orderBy("s")
     )

@@ -24,7 +24,7 @@ from durable_shuffle.shuffle.log.extent_table import EXTENT, pack_block
 from durable_shuffle.shuffle.log.producer_log import commit_attempt
 from durable_shuffle.shuffle.log.records import Commit, SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.read.sealed_reader import WHOLE_INDEX_BYTES
+from durable_shuffle.shuffle.seal.index import WHOLE_INDEX_BYTES
 from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.write.segments import build_segment
 

@@ -15,8 +15,8 @@ import sys
 from dataclasses import dataclass
 
 from durable_shuffle.shuffle.log.extent_table import MAX_EXTENTS
-from durable_shuffle.shuffle.read.sealed_reader import WHOLE_INDEX_BYTES
 from durable_shuffle.shuffle.repair.compaction import group_bytes
+from durable_shuffle.shuffle.seal.index import WHOLE_INDEX_BYTES
 from durable_shuffle.shuffle.storage.range_plan import RUN_BYTES
 
 TB = 10**12

@@ -26,12 +26,26 @@ from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.note_unrecognised import note_unrecognised
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, live_state
-from durable_shuffle.shuffle.seal.seal import Listed, list_written, sealed_state
+from durable_shuffle.shuffle.seal.seal import Listed, WrittenIndex, list_written, sealed_state
 from durable_shuffle.shuffle.storage.contract import Storage
 
 _TWO_EXECUTIONS = "Spark computed rows below the stage twice, and they may differ"
 _SPARK_SAW_TWO = "with indeterminate output was failed and retried"
 """Spark says this when it ends a job for that reason; see SPARK-23207."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What running the missing producers came to."""
+
+    state: StageState
+    """With the seal."""
+    results: list[MapResult]
+    earlier: int
+    """How many committed without a result, because their job was planned again."""
+    listed: Listed
+    """What is written."""
+    index: WrittenIndex = ("", b"")
 
 
 @dataclass(slots=True)
@@ -59,7 +73,7 @@ class ProducerRuns:
         *,
         new: bool,
         large_rows: bool,
-    ) -> tuple[StageState, list[MapResult], int, Listed]:
+    ) -> Ran:
         """Run the missing producers and seal the stage.
 
         Args:
@@ -67,9 +81,6 @@ class ProducerRuns:
             new: nobody else knows the incarnation.
             large_rows: it is planned for large rows.
 
-        Returns:
-            The state with the seal, results, how many committed without one, because their job was
-            planned again, and what is written.
         """
         commits = {} if new else self.committed(stage, planned.producers)
         stored = len(commits)
@@ -101,8 +112,8 @@ class ProducerRuns:
         if stage.damaged:
             self.log.check_owner()
             self.healing.replace(stage, commits)
-            return live_state(stage), results, earlier, list_written(stage)
-        state, listed = side_by_side(
+            return Ran(live_state(stage), results, earlier, list_written(stage))
+        (state, index), listed = side_by_side(
             lambda: sealed_state(
                 stage,
                 commits,
@@ -115,7 +126,7 @@ class ProducerRuns:
             ),
             lambda: list_written(stage),
         )
-        return state, results, earlier, listed
+        return Ran(state, results, earlier, listed, index)
 
     def _note(self, stage: StageHandle, reasons: list[str], identity: StageIdentity) -> bool:
         """Record on what the rows depend that the fingerprint does not name, if on anything.

@@ -19,7 +19,7 @@ from durable_shuffle.jobs.stages.compact_tasks import tile_writer
 from durable_shuffle.jobs.stages.healing import Healing
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
-from durable_shuffle.jobs.stages.producer_runs import ProducerRuns, unproven
+from durable_shuffle.jobs.stages.producer_runs import ProducerRuns, Ran, unproven
 from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.work import InputsChangedError, TwoExecutionsError, Writing
@@ -204,7 +204,7 @@ class StageStore:
             )
         lasts: Lasts = "unrecognised" if identity.unresolved else "while_used"
         results: list[MapResult] = []
-        earlier = 0
+        ran: Ran | None = None
         listed: Listed | None = None
         index: tuple[str, bytes] | None = None
         new = isinstance(decision, Fresh) or stage is None
@@ -231,11 +231,12 @@ class StageStore:
             stage = replace(stage, damaged=state.damaged)
         if seal is None or stage.damaged:
             assert planned is not None  # only a sealed stage that is whole is used without a plan
-            state, results, earlier, listed = self._runs.run(
+            ran = self._runs.run(
                 *(work, stage, planned, identity, changed),
                 new=new,
                 large_rows=new and large_rows,
             )
+            state, results, listed = ran.state, ran.results, ran.listed
             assert state.seal is not None
             if state.unrecognised:
                 self._use(stage, "unrecognised", sure=True)
@@ -247,8 +248,10 @@ class StageStore:
         retries = sum(r.tries_before for r in results)
         if isinstance(decision, Resume | Repair) or retries:
             delete_orphans(stage, self._ids, cause="the stage is sealed without this attempt")
-        ran = earlier + sum(r.wrote for r in results)
-        stage = replace(stage, index=index or small_index(stage, seal))
+        wrote = sum(r.wrote for r in results) + (ran.earlier if ran else 0)
+        if index is None:
+            index = small_index(stage, seal, ran.index) if ran else small_index(stage, seal)
+        stage = replace(stage, index=index)
         after = self._storage.retry_counts
         report = StageReport(
             name=stage.path.name,
@@ -260,8 +263,8 @@ class StageStore:
             keys=stage.describe.key_names,
             columns=stage.describe.columns,
             map_tasks=seal.producers,
-            map_tasks_run=ran,
-            map_tasks_reused=seal.producers - ran,
+            map_tasks_run=wrote,
+            map_tasks_reused=seal.producers - wrote,
             map_tasks_rerun=reruns.attempts,
             native_exchanges=native,
             rows=seal.rows,

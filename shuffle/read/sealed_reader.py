@@ -37,6 +37,7 @@ from durable_shuffle.shuffle.read.extents import Extent, indexed_extent
 from durable_shuffle.shuffle.seal.index import (
     ENTRY_BYTES,
     MAX_SLICE_BYTES,
+    WHOLE_INDEX_BYTES,
     Slice,
     entry_offset,
     name_attempts,
@@ -57,9 +58,6 @@ Pieces: TypeAlias = Iterable[memoryview]
 """The bytes of a range, in order; to be read before the next range is asked for."""
 
 ReadIndex: TypeAlias = Callable[[ByteRange], memoryview]
-
-WHOLE_INDEX_BYTES = 64 * 1024
-"""A reader fetches an index of at most this many bytes whole. A request takes longer."""
 
 
 def read_extents(stage: StageHandle, seal: Seal, subpartition: int) -> npt.NDArray[np.void]:
@@ -223,15 +221,22 @@ def _index_reader(stage: StageHandle, seal: Seal) -> ReadIndex:
     return read
 
 
-def small_index(stage: StageHandle, seal: Seal | None) -> tuple[str, bytes] | None:
+def small_index(
+    stage: StageHandle, seal: Seal | None, written: tuple[str, bytes] = ("", b"")
+) -> tuple[str, bytes] | None:
     """Return what `StageHandle.index` holds, so that tasks need not read the index.
 
     None if the index is large, cannot be read (the tasks meet the damage and note it), or stands in
     a folder, where the read costs nothing.
+
+    Args:
+        written: id and content of an index that the caller has just written.
     """
     local = isinstance(backend_of(stage.storage), LocalStorage)
     if seal is None or local or seal.index_bytes > WHOLE_INDEX_BYTES:
         return None
+    if written[1] and written[0] == seal.index:
+        return stage.path.index_key(seal.index), written[1]
     try:
         return stage.path.index_key(seal.index), bytes(_small_index(stage, seal))
     except DurableShuffleError:

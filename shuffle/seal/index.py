@@ -43,6 +43,8 @@ HEADER_BYTES = _HEADER.size
 ENTRY_BYTES = _ENTRY.size
 MAX_SLICE_BYTES = MOST_BYTES
 """Longest slice of one subpartition."""
+WHOLE_INDEX_BYTES = 64 * 1024
+"""An index up to this size is passed on and read as a whole."""
 PART_BYTES = 64 << 20
 """Slices are held up to this many bytes, and then stored: a part is longer by at most a slice."""
 
@@ -93,6 +95,8 @@ class IndexWriter:
         self._part = 1
         self.written: list[str] = []
         """Keys of all objects that may have reached the storage."""
+        self.whole = b""
+        """The index as it was stored, if it is small; b"" for a larger one."""
 
     def add(self, entries: npt.NDArray[np.void]) -> None:
         """Take the INDEX_ENTRY items of the next subpartition, by producer and first ordinal.
@@ -129,8 +133,12 @@ class IndexWriter:
         digest = hashlib.sha256(attempts).digest()[:16]
         head = _HEADER.pack(_MAGIC, _VERSION, self._partitions, self._producers, digest, 0)[:-4]
         head += struct.pack("<I", zlib.crc32(head, zlib.crc32(self._key.encode())))
-        self._store(self._key, [head, *map(self._entry, range(self._partitions)), *self._held])
-        return begin + self._held_bytes
+        parts = [head, *map(self._entry, range(self._partitions)), *self._held]
+        self._store(self._key, parts)
+        length = begin + self._held_bytes
+        if length <= WHOLE_INDEX_BYTES:
+            self.whole = b"".join(parts)
+        return length
 
     def _entry(self, subpartition: int) -> bytes:
         entry = _ENTRY.pack(*self._table[subpartition], 0)[:-4]

@@ -42,7 +42,7 @@ def seal_stage(
     settings: Settings | None = None,
 ) -> Seal:
     """Write the index and win SEAL; see `sealed_state`."""
-    state = sealed_state(
+    state, _ = sealed_state(
         stage,
         commits,
         producers=producers,
@@ -52,6 +52,10 @@ def seal_stage(
     )
     assert state.seal is not None
     return state.seal
+
+
+WrittenIndex = tuple[str, bytes]
+"""Id and content of an index that was written; b"" for a large one."""
 
 
 def sealed_state(
@@ -64,7 +68,7 @@ def sealed_state(
     settings: Settings | None = None,
     known: StageState | None = None,
     may_seal: Callable[[], None] = lambda: None,
-) -> StageState:
+) -> tuple[StageState, WrittenIndex]:
     """Write the index and win SEAL, or find the seal that stands: there is only one.
 
     Takes memory in proportion to M + R, and temporary files where there are many extents.
@@ -75,6 +79,9 @@ def sealed_state(
         settings: threads and the folder for temporary files; None for the defaults.
         known: what the caller knows of the stage's log; None to read it.
         may_seal: runs beside the writing of the index; raises if the caller must not seal.
+
+    Returns:
+        The state, with a seal, and the index that was written. The seal may name another one.
 
     Raises:
         NotReadyError: a producer is missing; names the first.
@@ -89,7 +96,7 @@ def sealed_state(
     ordered = [commits[p] for p in range(producers)]
     state = known or live_state(stage)
     if state.seal is not None:
-        return state
+        return state, ("", b"")
     indexed = _written(
         lambda: write_index(stage, ordered, record_id, settings or Settings()), stage, may_seal
     )
@@ -112,7 +119,7 @@ def sealed_state(
         return None
 
     state, _ = stage_log(stage).decide(state, unless_decided)
-    return state  # with a seal, else `unless_decided` raised
+    return state, (record_id, indexed.whole)  # with a seal, else `unless_decided` raised
 
 
 def _written(
@@ -151,6 +158,8 @@ class Indexed:
     """Keys of all its objects."""
     counted: list[Counted]
     """By producer."""
+    whole: bytes
+    """The index object, if it is small; else b""."""
 
 
 def write_index(
@@ -185,7 +194,7 @@ def write_index(
         ):
             writer.add(entries)
         attempts = bytes.fromhex("".join(c.attempt for c in counted))
-        return Indexed(writer.finish(attempts), writer.written, counted)
+        return Indexed(writer.finish(attempts), writer.written, counted, writer.whole)
     except BaseException:
         give_back(stage.storage, writer.written)  # no record that names it was sent or will be
         raise

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import yaml
 from doc_blocks import ROOT
-from typer.main import get_command
 from typer.testing import CliRunner
 
-from durable_shuffle.jobs.cli.app import app
+from durable_shuffle.jobs.cli.app import app, imported
 from durable_shuffle.jobs.options import PREFIX, known_keys
 from durable_shuffle.recovery.program import FENCED, HOPELESS
 from durable_shuffle.shuffle.base.settings import Settings
@@ -29,7 +28,7 @@ def test_settings_and_options_exist(path: Any) -> None:
     keys = set(re.findall(r"spark\.durableShuffle\.[\w.]+", text))
     assert keys <= set(known_keys())
     assert keys or "DurableShuffle(" in text or ".conf" in text
-    options = {o for p in get_command(app).commands["run"].params for o in p.opts}  # type: ignore[attr-defined]
+    options = {o for p in imported("run").params for o in p.opts}
     for call in re.findall(r"durable-shuffle[\s,]+run\s*([^/]*?)\s+--[\s\]]", text):
         assert set(re.findall(r"--[\w-]+", call)) <= options, call
 

@@ -272,6 +272,15 @@ def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
     return of_rows(rows.sparkSession, plan)
 
 
+def named_as(rows: DataFrame, df: DataFrame) -> DataFrame:
+    """Return `rows` under the column names of `df`, by position.
+
+    They differ in letter case where the optimizer dropped a select that did no more than that.
+    """
+    names = df.columns
+    return rows if rows.columns == names else cast("DataFrame", rows.toDF(*names))
+
+
 def _with_defaults(jvm: Any, name: str, *arguments: Any) -> Any:
     """Return a new logical operator whose other arguments have their default values."""
     full_name = f"org.apache.spark.sql.catalyst.plans.logical.{name}"

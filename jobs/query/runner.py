@@ -116,9 +116,9 @@ class QueryRunner:
         ]
         reports = list({report.incarnation: report for report in every}.values())
         native = (*query.native, *run.left)
-        frame = catalyst.with_origin(
-            cast("ClassicFrame", query.result(stored)), cast("ClassicFrame", df)
-        )
+        asked = cast("ClassicFrame", df)
+        rows = catalyst.named_as(cast("ClassicFrame", query.result(stored)), asked)
+        frame = catalyst.with_origin(rows, asked)
         return QueryResult(frame, reports, native, tuple(query.adapted))
 
     def _at_risk(self, query: PlannedQuery, call: QueryCall) -> AtRisk:

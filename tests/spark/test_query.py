@@ -364,6 +364,30 @@ def test_transparent_covers_the_named_actions(
     assert (dict(DataFrame.__dict__), dict(type(session.range(1)).__dict__)) == before
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT K, V FROM names ORDER BY V, K",
+        "SELECT V, k AS K, K FROM names",
+        "SELECT K, count(*) AS N FROM names GROUP BY K",
+        "SELECT a.K, A.v FROM names a JOIN names b ON a.k = b.K",
+        "SELECT DISTINCT K FROM names",
+    ],
+)
+def test_names_are_written_as_in_the_query(
+    session: SparkSession, root: str, tmp_path: Path, query: str
+) -> None:
+    """The optimizer drops a select that only writes names in another case; Spark shows these names,
+    and files that are written have them."""
+    session.range(9).selectExpr("id % 3 AS k", "id AS v").write.parquet(str(tmp_path / "rows"))
+    session.read.parquet(str(tmp_path / "rows")).createOrReplaceTempView("names")
+    df = session.sql(query)
+    out = shuffle_of(session, root).query(df)
+    assert out.columns == df.columns
+    assert [f.name for f in out.schema] == [f.name for f in df.schema]
+    assert sorted(map(str, out.collect())) == sorted(map(str, df.collect()))
+
+
 def test_explain_says_what_would_run(session: SparkSession, root: str, tmp_path: Path) -> None:
     """Before, half way and after: explain gives states and reasons, and writes nothing."""
     folder = tmp_path / "facts"

@@ -70,7 +70,9 @@ def run_recovery(
         UnavailableError: the cluster could not be started or ended by itself.
     """
     start = clock.monotonic()
-    scale = options.scale or (FULL_SCALE if options.full else QUICK_SCALE)
+    scale = options.scale
+    if scale is None:
+        scale = FULL_SCALE if options.full else QUICK_SCALE
     with ExitStack() as stack:
         work = options.work
         if work is None:

@@ -120,6 +120,8 @@ class StageHistory:
     created: float | None = None
     """When it was described."""
     sealed: float | None = None
+    damaged: bool = False
+    """Data of some map tasks is lost."""
     rows: int = 0
     """Rows of a stage of log producers exclude released ones; so do `data_bytes`."""
     data_bytes: int = 0
@@ -149,7 +151,7 @@ class StageHistory:
         if self.error is not None:
             return "could not be read"
         if self.ended is None:
-            return status_of(released=False, sealed=self.sealed is not None)
+            return status_of(released=False, sealed=self.sealed is not None, damaged=self.damaged)
         return growing_text(self.ended, self.producers or 0)
 
 
@@ -209,6 +211,7 @@ def _fill(history: StageHistory, stage: StageHandle) -> None:
     if stage.describe.writing == "log":
         _fill_log(history, stage, state, logs)
         return
+    history.damaged = bool(state.damaged)
     if seal is not None:
         history.rows, history.data_bytes = seal.rows, seal.data_bytes
         history.sealed = times.get(stage.log().key(state.seal_slot))

@@ -45,7 +45,10 @@ from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 @dataclass(frozen=True, slots=True)
 class StageInfo:
-    """A stage on storage. `rows` and `data_bytes` are None until its status is "stored"."""
+    """A stage on storage. `rows` and `data_bytes` are None until its status is "stored".
+
+    A stage to which producers append is "open" here, even if they have ended: `inspect` asks them.
+    """
 
     name: str
     fingerprint: str

@@ -1,10 +1,12 @@
 """One word per fact: the glossary and everything that users read have the words of one list."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from durable_shuffle.jobs.reports.job_history import StageHistory
 from durable_shuffle.shuffle.base.words import StageAction, StageStatus
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,14 @@ def test_pages_have_no_other_word() -> None:
     ]
     found = {page.name: sorted(set(_GONE.findall(page.read_text()))) for page in pages}
     assert {name: words for name, words in found.items() if words} == {}
+
+
+def test_the_page_has_the_words_of_the_commands() -> None:
+    """A stage that was sealed and lost data is damaged there, too."""
+    sealed = StageHistory("a", 2, sealed=1.0)
+    assert [sealed.status, replace(sealed, damaged=True).status] == ["stored", "damaged"]
+    assert StageHistory("a", 2).status == "partial"
+    assert StageHistory("a", 2, ended=1).status == "open, 1 of 2 producers ended"
 
 
 def test_words_print_as_text() -> None:

@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from durable_shuffle.bench.recovery_demo.demo import DemoOptions, run_demo
 from durable_shuffle.bench.recovery_demo.steps import Progress, plan_steps
 from durable_shuffle.bench.recovery_demo.table import figures_table
 from durable_shuffle.bench.recovery_demo.verdict import Figures, exit_status, failures
+from durable_shuffle.serialization.errors import InvalidInputError
 
 CALM = Figures(
     producers="python",
@@ -139,3 +142,10 @@ def test_table_fits_a_terminal_and_shows_every_line() -> None:
     assert "driver map 12/16" in text
     assert "7 differ" in text
     assert "not fired" in text
+
+
+def test_a_scale_of_nothing_is_refused(tmp_path: Path) -> None:
+    """It is no wish for the default."""
+    options = DemoOptions(scale=0.0, data=tmp_path / "data", work=tmp_path / "work")
+    with pytest.raises(InvalidInputError, match="scale"):
+        run_demo(options, Console(quiet=True))

@@ -50,8 +50,7 @@ class Ran:
 
 @dataclass(slots=True)
 class ProducerRuns:
-    """Runs producers of the stages of one claimed job. Its methods may be called from several
-    threads."""
+    """Runs producers of the stages of one claimed job. Several threads may call its methods."""
 
     engine: Engine
     task_storage: Storage
@@ -80,7 +79,6 @@ class ProducerRuns:
             changed: the inputs that changed when it was tried before; "" if nothing was tried.
             new: nobody else knows the incarnation.
             large_rows: it is planned for large rows.
-
         """
         commits = {} if new else self.committed(stage, planned.producers)
         stored = len(commits)

@@ -277,8 +277,16 @@ def named_as(rows: DataFrame, df: DataFrame) -> DataFrame:
 
     They differ in letter case where the optimizer dropped a select that did no more than that.
     """
-    names = df.columns
-    return rows if rows.columns == names else cast("DataFrame", rows.toDF(*names))
+    names = _names(df)
+    return rows if _names(rows) == names else cast("DataFrame", rows.toDF(*names))
+
+
+def _names(df: DataFrame) -> list[str]:
+    """Like `df.columns`, which fails at a type that PySpark has no name for.
+
+    The type of an indeterminate collation is one.
+    """
+    return [str(name) for name in df._jdf.columns()]  # noqa: SLF001
 
 
 def _with_defaults(jvm: Any, name: str, *arguments: Any) -> Any:

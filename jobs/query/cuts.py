@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.identity.plan.jvm import class_name, simple_name
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, class_name, simple_name
 from durable_shuffle.jobs.query.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
 from durable_shuffle.jobs.stages.explanation import stage_title
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -277,8 +277,17 @@ def storable(node: Node, check_columns: Callable[[StructType], None]) -> bool:
 
 
 def schema_of(plan: Any) -> StructType:
-    """Return the schema of a physical plan's rows; names may repeat."""
-    return StructType.fromJson(json.loads(str(plan.schema().json())))
+    """Return the schema of a physical plan's rows; names may repeat.
+
+    Raises:
+        InvalidInputError: a type has no JSON form, as an indeterminate collation's.
+    """
+    try:
+        return StructType.fromJson(json.loads(str(plan.schema().json())))
+    except JVM_ERRORS as error:
+        raise InvalidInputError(
+            f"Spark has no stored form for a type of {plan.schema().catalogString()}"
+        ) from error
 
 
 def union_is_zipped(node: Node) -> bool:

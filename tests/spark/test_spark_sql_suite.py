@@ -1,4 +1,4 @@
-"""Spark's own SQL test files give the same rows and errors through durable stages, twice."""
+"""Spark's own SQL test files, commands and all, end the same inside `transparent()`, twice."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ SAMPLE = {
     "listagg": 6,
     "variant/named-function-arguments": 2,
 }
-"""File -> how many of its queries with shuffles always run; the rest run in `make soak`."""
+"""File -> how many of its statements with shuffles always run; the rest run in `make soak`."""
 PARTS = 12
 
 
@@ -37,7 +37,7 @@ def suite(spark: SparkSession, root: str, tmp_path: Path) -> Suite:
 
 
 def test_a_sample_of_the_files(suite: Suite) -> None:
-    """About 150 queries with shuffles; a second driver reuses what the first one stored."""
+    """About 150 statements with shuffles; a second driver reuses what the first one stored."""
     listed = set(names(suite.jar))
     for again in (False, True):
         for name, most in SAMPLE.items():

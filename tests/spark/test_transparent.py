@@ -133,6 +133,24 @@ def test_what_cannot_be_stored_runs_in_spark(session: SparkSession, root: str) -
     assert counted.startswith("count(): df.observe()")
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT concat_ws(' ', b, l) FROM {t} WHERE l = 'nothing'",
+        "SELECT max(concat_ws(' ', b, l)), b FROM {t} GROUP BY b",
+        "SELECT DISTINCT b, concat_ws(' ', b, l) FROM {t}",
+        "SELECT x, y.b FROM (SELECT concat_ws(' ', b, l) x, b FROM {t}) JOIN {t} y USING (b)",
+    ],
+)
+def test_types_without_a_name_are_read(session: SparkSession, root: str, query: str) -> None:
+    """A collation that Spark cannot determine: PySpark gives the rows, but not the schema."""
+    table = "(SELECT 'a' COLLATE utf8_binary AS b, 'b' COLLATE utf8_lcase AS l)"
+    text = query.format(t=table)
+    wanted = session.sql(text).collect()
+    with DurableShuffle(session, root, job="tests") as durable, durable.transparent():
+        assert session.sql(text).collect() == wanted
+
+
 def test_a_bad_argument_is_refused_before_the_block(session: SparkSession, root: str) -> None:
     """Only DataFrames are left to Spark; a block that can never work is an error."""
     durable = DurableShuffle(session, root, job="tests")

@@ -1,7 +1,8 @@
 """Spark's own SQL test files, statement by statement: in plain Spark and through `transparent()`.
 
-The files are read from the jar of Spark's tests, which `scripts/test_jars.py` fetches. Commands
-run once, in plain Spark; each query runs in plain Spark and then inside the block, in one session.
+The files are read from the jar of Spark's tests, which `scripts/test_jars.py` fetches. A file runs
+whole, queries and commands, in plain Spark, and then whole inside the block, each in a new session
+and an empty catalog.
 """
 
 import re
@@ -18,11 +19,8 @@ from pyspark.sql import SparkSession
 from durable_shuffle import DurableShuffle
 
 _RESULTS, _INPUTS = "sql-tests/results/", "sql-tests/inputs/"
-_QUERY = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values|from|table)\b", re.I | re.S
-)
-_WRITES = re.compile(r"\b(insert|merge|create|update|delete)\b", re.I)
 _OUTPUT = re.compile(r"^-- !query (?:schema|output|analysis)", re.M)
+_CREATED = re.compile(r"Created Time: [^\\]*")
 _TABLES = {
     "aggtest": ("agg", "a INT, b FLOAT"),
     "onek": ("onek", ""),
@@ -65,49 +63,50 @@ class Suite:
     jar: zipfile.ZipFile = field(default_factory=archive)
     different: list[str] = field(default_factory=list)
     tally: Counter[str] = field(default_factory=Counter)
-    """Statements by kind, and stages by decision."""
+    """Statements, those that stored something, and stages by what was done."""
 
     def run(self, name: str, *, most: int = 1_000_000) -> None:
-        """Run one file, up to `most` queries that store something."""
+        """Run one file, up to `most` statements that store something."""
+        texts = list(_statements(self.jar, name))
+        ours = self._inside(name, texts, most)
+        texts = texts[: len(ours)]
+        plain = self._plain(name, texts)
+        differing = [at for at, found in enumerate(ours) if found != plain[at]]
+        if differing:  # rows that change from run to run prove nothing
+            again = self._plain(name, texts)
+            differing = [at for at in differing if plain[at] == again[at]]
+        self.different += [
+            f"{name}[{at}]: {texts[at][:300]}\n"
+            f"  plain {plain[at]!s:.300}\n  ours  {ours[at]!s:.300}"
+            for at in differing
+        ]
+
+    def _inside(self, name: str, texts: list[str], most: int) -> list[object]:
         session = self._session(name)
-        job = re.sub(r"\W+", "-", name)
+        found: list[object] = []
         stored = 0
-        with DurableShuffle(session, self.root, job=job) as shuffle:
-            for number, text in enumerate(_statements(self.jar, name)):
-                if not _QUERY.match(text) or _WRITES.search(text):
-                    self.tally["commands"] += 1
-                    _outcome(lambda text=text: session.sql(text).collect())  # type: ignore[misc]
-                    continue
+        with DurableShuffle(session, self.root, job=re.sub(r"\W+", "-", name)) as shuffle:
+            for text in texts:
                 before = len(shuffle.report().stages)
-                self._compare(session, shuffle, f"{name}[{number}]", text)
+                with shuffle.transparent():
+                    found.append(_answer(session, text))
                 stored += len(shuffle.report().stages) > before
                 if stored >= most:
                     break
             self.tally.update(stage.action for stage in shuffle.report().stages)
+        self.tally["statements"] += len(found)
         self.tally["storing"] += stored
+        return found
 
-    def _compare(self, session: SparkSession, shuffle: DurableShuffle, at: str, text: str) -> None:
-        def plain() -> object:
-            return _outcome(lambda: session.sql(text).collect())
-
-        def ours() -> object:
-            with shuffle.transparent():
-                return _outcome(lambda: session.sql(text).collect())
-
-        self.tally["queries"] += 1
-        wanted = plain()
-        found = ours()
-        if found == wanted or plain() != wanted:  # rows that change from run to run prove nothing
-            return
-        self.different.append(
-            f"{at}: {text[:300]}\n  plain {wanted!s:.300}\n  ours  {found!s:.300}"
-        )
+    def _plain(self, name: str, texts: list[str]) -> list[object]:
+        session = self._session(name)
+        return [_answer(session, text) for text in texts]
 
     def _session(self, name: str) -> SparkSession:
         session = self.spark.newSession()
-        session.sql("CREATE DATABASE IF NOT EXISTS suite")
-        session.sql("USE suite")
         self._drop_all(session)
+        session.sql("CREATE DATABASE suite")
+        session.sql("USE suite")
         session.conf.set("spark.sql.ansi.enabled", str(not name.startswith("nonansi")).lower())
         session.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
         for key, value in _settings(self.jar, name):
@@ -124,10 +123,12 @@ class Suite:
         return session
 
     def _drop_all(self, session: SparkSession) -> None:
-        for row in session.sql("SHOW TABLES IN suite").collect():
-            if not row.isTemporary:
-                for kind in ("TABLE", "VIEW"):
-                    _outcome(lambda k=kind, r=row: session.sql(f"DROP {k} suite.`{r.tableName}`"))  # type: ignore[misc]
+        for (database,) in session.sql("SHOW DATABASES").collect():
+            if database != "default":
+                session.sql(f"DROP DATABASE `{database}` CASCADE")
+        for view in session.sql("SHOW VIEWS IN global_temp").collect():
+            if view.namespace == "global_temp":
+                session.sql(f"DROP VIEW global_temp.`{view.viewName}`")
 
 
 def _statements(jar: zipfile.ZipFile, name: str) -> Iterator[str]:
@@ -147,6 +148,10 @@ def _settings(jar: zipfile.ZipFile, name: str) -> Iterator[tuple[str, str]]:
             yield key.strip(), value.strip()
 
 
+def _answer(session: SparkSession, text: str) -> object:
+    return _outcome(lambda: session.sql(text).collect())
+
+
 def _outcome(act: Callable[[], object]) -> object:
     """Return the rows as sorted text, or the condition of the error."""
     try:
@@ -156,4 +161,6 @@ def _outcome(act: Callable[[], object]) -> object:
     except Exception as error:  # noqa: BLE001 - errors of the JVM, and of functions
         found = re.search(r"\[([A-Z_.0-9]+)\]", str(error))
         return found[1] if found else type(error).__name__
-    return sorted(map(repr, rows)) if isinstance(rows, list) else None
+    if not isinstance(rows, list):
+        return None
+    return sorted(_CREATED.sub("", repr(row)) for row in rows)

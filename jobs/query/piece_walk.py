@@ -86,7 +86,7 @@ class PieceWalk(CatalystWalk):
             return
         if node.name in self.handlers:
             self.classes.add(node.name)
-            self.handlers[node.name](node.plan, node.full_name)
+            self.handle(node.name, node.plan, node.full_name)
             return
         below = node.children if node.target is None else [node.target]
         for one in below:

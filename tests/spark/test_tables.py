@@ -72,7 +72,7 @@ def test_tables_on_connect(programs: Any, tmp_path: Path) -> None:
     assert {step: wrong for step, wrong in found.items() if wrong} == {}
 
 
-SOME = ("delta:merge", "delta:own rows", "iceberg:replace where", "iceberg:create")
+SOME = ("delta:merge", "delta:own rows", "iceberg:behind its own rows", "iceberg:create")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,8 @@ def test_statements_that_write(programs: Any, tmp_path: Path, wanted: tuple[str,
         assert rows[0], name
         assert rows == [rows[0]] * 3, name
         stored = [runs[run] for run in ("first", "second")]
-        assert all(run["stages"] > 0 and run["native"] == [] for run in stored), name
+        assert all(run["stages"] > 0 for run in stored), name
+        left = [text for run in stored for text in run["native"]]
+        assert all(text.startswith("subquery: its rows go to the driver") for text in left), name
         if "own rows" not in name:  # it reads a table that the first run has changed
             assert stored[1]["ran"] == 0, name

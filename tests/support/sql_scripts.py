@@ -31,7 +31,7 @@ INPUTS = {
     "payments": "select i + 1 id, (i * 17) % 1500 + 1 order_id, "
     "['card', 'cash', 'coupon'][i % 3 + 1] as method, (i * 101) % 7000 cents from range(1700) t(i)",
     "events": "select i id, (i * 31) % 83 user_id, timestamp '2026-01-01 00:00:00' "
-    "+ to_minutes(i * 97 % 50000) as at, "
+    "+ to_minutes(i * 97 % 2000) as at, "
     "['home', 'list', 'cart', 'pay', 'help'][(i * 7) % 5 + 1] page from range(4000) t(i)",
     "changes": "select i id, (i * 19) % 130 + 1 customer_id, 'city' || (i * 3) % 11 city, "
     "date '2026-01-01' + ((i * 23) % 150)::int as changed from range(600) t(i)",

@@ -8,6 +8,7 @@ is never used, because it cuts lists and names Python functions without their co
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -35,6 +36,9 @@ from durable_shuffle.jobs.identity.plan.jvm import (
 from durable_shuffle.jobs.identity.plan.numbers import Numbers
 from durable_shuffle.jobs.identity.plan.read_options import named_files
 from durable_shuffle.jobs.identity.plan.values import literal, untyped
+from durable_shuffle.shuffle.base.user_code import named_text_of
+
+_LOG = logging.getLogger(__name__)
 
 # Constructor arguments that never change rows. Range's numSlices is the core count unless the user
 # gave one (`_slices`). Names of lambda variables carry a counter of the JVM.
@@ -147,6 +151,17 @@ class CatalystWalk:
         number = self.jvm.identity_hash(obj)
         self.give_up(what, f"{self.jvm.class_name(obj)} {number}", mend=mend)
 
+    def handle(self, simple: str, obj: Any, name: str) -> None:
+        """Call the handler of a class. An object that answers otherwise than known is given up.
+
+        Tables of other projects bring objects of their own into Spark's leaves.
+        """
+        try:
+            self.handlers[simple](obj, name)
+        except JVM_ERRORS as error:
+            _LOG.debug("%s is not recognised: %s", name, named_text_of(error))
+            self.give_up_on(f"{simple}, which answers otherwise than known", obj)
+
     def origin(self, obj: Any, name: str = "") -> None:
         """Append the jar of an object's class, unless it is one of Spark's own jars.
 
@@ -201,7 +216,7 @@ class CatalystWalk:
         if simple in self.handlers and name.startswith("org.apache.spark."):
             self.classes.add(simple)
             self.origin(obj, name)
-            self.handlers[simple](obj, name)
+            self.handle(simple, obj, name)
             return
         if simple in _ONLY_NAMES:
             self.visit(obj.child())

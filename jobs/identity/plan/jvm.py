@@ -173,6 +173,13 @@ class Jvm:
         sha.update(serializer.newInstance().serialize(obj, tag))
         return bytes(sha.digest()).hex()
 
+    def unsafe_rows(self, schema: Any, rows: Any) -> Any:
+        """Return rows of any class as Spark's own binary rows. For few rows: three calls each."""
+        names = "org.apache.spark.sql.catalyst.expressions.UnsafeProjection"
+        projection = getattr(self.root, names).create(schema)
+        numbers = range(int(rows.size()))
+        return self.to_seq([projection.apply(rows.apply(i)).copy() for i in numbers])
+
     def module(self, name: str) -> Any:
         """Return a Scala `object` by its class name."""
         return module(self.root, name)

@@ -278,16 +278,21 @@ class PlanLeaves:
         Unlike their text, their serialization distinguishes null from an empty string.
         """
         self._head(node, name)
-        self._internal_rows(node.data().toIndexedSeq())
+        self._internal_rows(node, node.data())
 
     def _result(self, node: Any, name: str) -> None:
         """Visit the rows that a command has returned; the command itself does not count."""
         self._head(node, name)
-        self._internal_rows(node.rows().toIndexedSeq())
+        self._internal_rows(node, node.rows())
 
-    def _internal_rows(self, data: Any) -> None:
+    def _internal_rows(self, node: Any, rows: Any) -> None:
+        data = rows.toIndexedSeq()
         self._walk.tokens.append(f"rows, list {len(self.rows)}")
-        self.rows.append(f"{data.size()} {self._jvm.bytes_digest(data)}")
+        try:
+            digest = self._jvm.bytes_digest(data)
+        except JVM_ERRORS:  # a table answers an aggregation by rows of a class of its own
+            digest = self._jvm.bytes_digest(self._jvm.unsafe_rows(node.schema(), data))
+        self.rows.append(f"{data.size()} {digest}")
 
     def _rdd(self, node: Any, name: str) -> None:
         self._head(node, name)

@@ -8,13 +8,13 @@ BEGIN
     DECLARE level INT DEFAULT 1;
     DECLARE found BIGINT DEFAULT 0;
     WHILE level <= 3 DO
-      SET VAR found = (
+      SET found = (
         SELECT count(*) FROM edges a JOIN edges b ON a.parent = b.child WHERE a.child % (level + 1) = 0
       );
       INSERT INTO levels
       SELECT level, found, max(o.customer_id) FROM orders o JOIN edges e ON e.child = o.customer_id
       WHERE o.customer_id % (level + 1) = 0;
-      SET VAR level = level + 1;
+      SET level = level + 1;
     END WHILE;
   END;
 END

@@ -51,7 +51,7 @@ from durable_shuffle.jobs.identity.functions.told import heard_of
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, query_execution
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, planning, query_execution
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
@@ -117,7 +117,8 @@ class ClassicEngine(Engine):
         return fixed_frame(df)
 
     def identify(self, df: DataFrame) -> PlanIdentity:
-        return identify_plan(cast("ClassicFrame", df), self.known)
+        with planning("identity"):
+            return identify_plan(cast("ClassicFrame", df), self.known)
 
     def code_of(self, *functions: object) -> str:
         identity = identify_function(functions)

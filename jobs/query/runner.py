@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.identity.plan.jvm import planning
 from durable_shuffle.jobs.query.at_risk import AtRisk
 from durable_shuffle.jobs.query.cuts import Cut, schema_of
 from durable_shuffle.jobs.query.logical import split_bytes
@@ -100,7 +101,8 @@ class QueryRunner:
             planned: the plan is added to it.
             earlier: if this fails, the reports of stages that it has stored are added to it.
         """
-        query = self._planned(df, call, remember=True)
+        with planning("query"):
+            query = self._planned(df, call, remember=True)
         planned.append(query)
         check = partial(self._check_inputs, query, remember=True)
         at_risk = self._at_risk(query, call)

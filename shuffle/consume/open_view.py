@@ -202,7 +202,7 @@ def _wait_ready(
     while True:
         state = live_state(stage)
         if stage.describe.writing == "log":
-            refuse_holes(stage)
+            refuse_holes(stage, state)
         if state.seal is not None or stage.describe.writing == "log":
             return state
         if cancelled():

@@ -21,7 +21,7 @@ from durable_shuffle.serialization.control import bound
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.base.side_by_side import each_at_once
 from durable_shuffle.shuffle.log.layout import slot_name
-from durable_shuffle.shuffle.storage.contract import Created, Storage
+from durable_shuffle.shuffle.storage.contract import Created, Storage, listed_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +131,23 @@ class SlotLog:
         """Return the first empty slot, after a check that none before it is lost. Lists once.
 
         Args:
-            first: slots below it may be gone.
+            first: slots below it are not looked at, and may be gone.
 
         Raises:
             CorruptDataError: a slot in the middle of the log is empty; names it.
         """
-        listed = slots_listed(info.key for info in self.storage.list(self.prefix))
-        slots = listed.get(self.prefix, set())
+        slots = self.listed(first)
         self.refuse_holes(slots, first)
         end = max([first, *(slot + 1 for slot in slots)])
         while self.read(end) is not None:
             end += 1
         return end
+
+    def listed(self, first: int = 0) -> set[int]:
+        """Return the slots from `first` on that a listing shows."""
+        behind = listed_after(self.storage, self.prefix, self.key(first - 1) if first else "")
+        found = slots_listed(info.key for info in behind)
+        return found.get(self.prefix, set())
 
     def refuse_holes(self, listed: Set[int], first: int = 0) -> None:
         """Refuse a log if a slot below a listed one has no record.

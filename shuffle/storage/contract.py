@@ -219,11 +219,33 @@ class StorageLayer:
         # collected whole, so that all of the listing is inside the call
         return iter(self._call("list", (prefix,), lambda: tuple(self._storage.list(prefix))))
 
+    def listed_after(self, prefix: str, key: str) -> Iterator[ObjectInfo]:
+        """As the function; a layer that changes listings need not change this, too."""
+        if type(self).list is not StorageLayer.list:
+            return _behind(self.list(prefix), key)
+        return iter(
+            self._call("list", (prefix,), lambda: tuple(listed_after(self._storage, prefix, key)))
+        )
+
     def folders(self, prefix: str) -> tuple[str, ...]:
         """As `folders_of`; a layer that changes listings need not change this, too."""
         if type(self).list is not StorageLayer.list:
             return _folders_in(self.list(prefix), prefix)
         return self._call("list", (prefix,), lambda: folders_of(self._storage, prefix))
+
+
+def listed_after(storage: Storage, prefix: str, key: str) -> Iterator[ObjectInfo]:
+    """Yield the objects whose key starts with `prefix` and is greater than `key`, by code points.
+
+    A storage with a method `listed_after` need not list the objects before them.
+    """
+    own: Callable[[str, str], Iterator[ObjectInfo]] | None
+    own = getattr(storage, "listed_after", None)
+    return _behind(storage.list(prefix), key) if own is None else own(prefix, key)
+
+
+def _behind(listed: Iterable[ObjectInfo], key: str) -> Iterator[ObjectInfo]:
+    return (info for info in listed if info.key > key)
 
 
 def folders_of(storage: Storage, prefix: str) -> tuple[str, ...]:

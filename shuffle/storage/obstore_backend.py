@@ -31,6 +31,7 @@ from durable_shuffle.shuffle.storage.contract import (
     check_key,
     check_prefix,
     check_range,
+    listed_after,
     put_joined,
     too_long,
     too_short,
@@ -136,19 +137,23 @@ class ObstoreStorage:
         )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self.listed_after(prefix, "")
+
+    def listed_after(self, prefix: str, key: str) -> Iterator[ObjectInfo]:
+        """See `contract.listed_after`: the service begins behind `key`."""
         check_prefix(prefix)
         if (other := self._instead()) is not None:
-            yield from other.list(prefix)
+            yield from listed_after(other, prefix, key)
             return
         below = prefix.rstrip("/") or None
         with storage_errors(self._place, "list", prefix, write=False):
             store = self._store()
-            pages = _tried(lambda o: list(o.list(store, prefix=below)))
+            pages = _tried(lambda o: list(o.list(store, prefix=below, offset=key or None)))
         found = [info for page in pages for info in page]
         for info in sorted(found, key=lambda info: str(info["path"])):
-            key = str(info["path"])
-            if key.startswith(prefix) and not key.endswith("/"):
-                yield ObjectInfo(key, info["size"], info["last_modified"].timestamp())
+            path = str(info["path"])
+            if path.startswith(prefix) and path > key and not path.endswith("/"):
+                yield ObjectInfo(path, info["size"], info["last_modified"].timestamp())
 
     def folders(self, prefix: str) -> tuple[str, ...]:
         """See `contract.folders_of`."""

@@ -2,7 +2,8 @@
 
 Strategy: read the log of each producer slot by slot, from the slot in an offset on. Finding the end
 alone takes a few requests, however long the log is. A reader that begins without an offset, or
-restarts from one, lists the logs once, so that a lost record does not look like the end. A
+restarts from one, lists what stands behind released rows once, so that a lost record does not look
+like the end. A
 `RowRange` names an extent and its wanted rows, so a task that reads it needs no log. A task checks
 the checksum of every frame, even of frames without wanted rows, and compares the number of rows
 with what was committed.
@@ -38,7 +39,7 @@ from durable_shuffle.shuffle.log.appender_log import (
 )
 from durable_shuffle.shuffle.log.newest_schema import newest_schema
 from durable_shuffle.shuffle.log.records import Closed
-from durable_shuffle.shuffle.log.stage import StageHandle, live_state, require_seal
+from durable_shuffle.shuffle.log.stage import StageHandle, StageState, live_state, require_seal
 from durable_shuffle.shuffle.read.extents import Extent, appended_extents
 from durable_shuffle.shuffle.read.sealed_reader import Pieces, fetch_extents, sealed_extents
 from durable_shuffle.shuffle.stream.offset import Arrival, LaneOffset, StreamOffset
@@ -112,7 +113,10 @@ class StageScan:
         Raises:
             NotFoundError: the stage was released.
         """
-        slots = live_state(self.stage).released_below(self.stage.describe.producers)
+        return self._earliest(live_state(self.stage))
+
+    def _earliest(self, state: StageState) -> StreamOffset:
+        slots = state.released_below(self.stage.describe.producers)
         ends = (lane.log.tail_at(slot) for lane, slot in zip(self.lanes, slots, strict=True))
         return self._offset(ends)
 
@@ -121,7 +125,7 @@ class StageScan:
 
         Args:
             start: an earlier offset, which saves requests: slots before it are not read. Without
-                it all logs are listed once.
+                it the logs are listed once, behind released rows.
 
         Raises:
             CorruptDataError: a log lost a record; the message names the slot.
@@ -157,14 +161,15 @@ class StageScan:
     def check_standing(self, start: StreamOffset) -> None:
         """Check that all rows from `start` on are still there and that no log lost a record.
 
-        Lists the logs.
+        Lists what the logs have behind released rows.
 
         Raises:
             NotFoundError: rows were released; the message names the earliest available offset.
             CorruptDataError: a log lost a record; the message names the slot.
         """
-        refuse_holes(self.stage)
-        earliest = self.earliest()
+        state = live_state(self.stage)
+        refuse_holes(self.stage, state)
+        earliest = self._earliest(state)
         for low, first in zip(start.lanes, earliest.lanes, strict=True):
             if any(at < least for at, least in zip(low.next, first.next, strict=True)):
                 raise NotFoundError(

@@ -114,7 +114,8 @@ class LogProducer:
             raise InvalidInputError(f"an OPEN needs a random id of its own, found={record_id!r}")
         slots = stage.producer_log(producer)
         tail, _ = appender_log(slots).decide(
-            whole_tail(slots), lambda tail: _successor(stage, producer, tail, record_id, generation)
+            whole_tail(stage, producer),
+            lambda tail: _successor(stage, producer, tail, record_id, generation),
         )
         assert isinstance(tail.last, AppenderOpen)  # `_successor` proposes nothing else
         return cls(stage, tail.last, tail.next_slot - 1, settings)

@@ -119,9 +119,8 @@ def begin_job(stage: StageHandle, producer: int, run: Run) -> tuple[Begun, Appen
         FencedError, InvalidInputError: see `has_batch`.
         CorruptDataError: the log lost a record; names the slot.
     """
-    log = stage.producer_log(producer)
-    tail = whole_tail(log)
-    has_batch(tail, run, 0, log.prefix)
+    tail = whole_tail(stage, producer)
+    has_batch(tail, run, 0, stage.path.producer_log_prefix(producer))
     return Begun(run.id, tail.next_slot), tail
 
 
@@ -160,7 +159,7 @@ def begin_batch(
     tail = read_tail(log, batch)
     _refuse_old_checkpoint(tail, run, batch, log.prefix)
     if not owns(tail) and not has_batch(tail, run, batch, log.prefix):
-        tail = whole_tail(log)
+        tail = whole_tail(stage, producer)
         _refuse_followed(log, tail.next_slot, state_behind(stage, producer, tail).owner, run)
     tail, _ = appender_log(log).decide(tail, unless_open)
     if has_batch(tail, run, batch, log.prefix):

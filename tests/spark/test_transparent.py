@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2, Observati
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.serialization.errors import InvalidInputError
 
 pytestmark = pytest.mark.spark
@@ -131,6 +133,27 @@ def test_what_cannot_be_stored_runs_in_spark(session: SparkSession, root: str) -
     (collected, counted) = durable.report().native
     assert collected.startswith("collect(): df.observe() would never get its value")
     assert counted.startswith("count(): df.observe()")
+
+
+def test_a_plan_that_cannot_be_read_runs_in_spark(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unexpected error of a call into the JVM, before anything ran, ends no program."""
+    java: Any = session._jvm
+
+    def unknown(*_: object) -> None:
+        java.java.util.ArrayDeque().removeFirst()
+
+    durable = DurableShuffle(session, root, job="tests")
+    monkeypatch.setattr(PlannedQuery, "identity", unknown)
+    df = session.range(10).groupBy(F.col("id") % 7).count()
+    with durable.transparent():
+        assert len(df.collect()) == 7
+    (left,) = durable.report().native
+    assert left.startswith("collect(): query: Spark answers otherwise about this plan")
+    assert "NoSuchElementException" in left
+    with pytest.raises(InvalidInputError, match="Spark answers otherwise"):
+        durable.query(df)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,13 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import RandomIds
-from durable_shuffle.shuffle.storage.contract import Created, Exists, Storage, folders_of
+from durable_shuffle.shuffle.storage.contract import (
+    Created,
+    Exists,
+    Storage,
+    folders_of,
+    listed_after,
+)
 from durable_shuffle.shuffle.storage.create_race import race_processes
 from durable_shuffle.shuffle.storage.fsspec_backend import FsspecStorage
 from durable_shuffle.shuffle.storage.obstore_backend import ObstoreStorage, open_s3
@@ -398,6 +404,16 @@ def test_clients_are_shared_and_never_used_after_a_fork(s3_server: S3Server, url
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_listing_begins_behind_a_key(s3_storage: Storage) -> None:
+    """The same answer as from all keys below the prefix, on each backend."""
+    keys = [f"job/log/{n:010d}" for n in range(12)]
+    for key in (*keys, "job/a", "job/logs/1", "job/z"):
+        s3_storage.put(key, [b"x"])
+    for after in ("", keys[0], keys[6], "job/log/00000000069", keys[-1], "job/z"):
+        found = [info.key for info in listed_after(s3_storage, "job/log/", after)]
+        assert found == [key for key in keys if key > after]
 
 
 def test_folders_are_listed_without_what_they_hold(s3_storage: Storage) -> None:

@@ -5,6 +5,7 @@ A call over py4j costs 0.05 to 0.2 ms. Nothing here changes a session.
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -23,6 +24,7 @@ from durable_shuffle.jobs.identity.plan.document import (
 )
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import argument_names, scala_iterator, sql_class
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.user_code import named_text_of
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +38,23 @@ _PROXIES = "org.apache.spark.util.IndylambdaScalaClosures"
 
 class UnknownInternalsError(Py4JError):  # type: ignore[misc]
     """The JVM has other classes than those that are known here."""
+
+
+@contextmanager
+def planning(what: str) -> Iterator[None]:
+    """Turn an error of our own calls into the JVM into InvalidInputError: nothing has run yet.
+
+    Errors that PySpark names are about the user's query, and stay as they are.
+    """
+    try:
+        yield
+    except PySparkException:
+        raise
+    except Py4JError as error:
+        raise InvalidInputError(
+            f"{what}: Spark answers otherwise about this plan than durable-shuffle knows: "
+            f"{named_text_of(error)}"
+        ) from error
 
 
 @dataclass(slots=True)

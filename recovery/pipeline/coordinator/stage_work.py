@@ -152,7 +152,7 @@ def start_vector(stage: StageHandle, start: StartAt) -> dict[int, tuple[int, App
     for producer in range(stage.describe.producers):
         log = stage.producer_log(producer)
         if start == "latest":
-            tail = whole_tail(log)
+            tail = whole_tail(stage, producer)
             if tail.last is not None:
                 begins[producer] = tail.next_slot - 1, tail.last
         elif released[producer]:

@@ -5,6 +5,8 @@ needs may go, and what a restarted consumer is given is exactly the rows behind 
 """
 
 import random
+import re
+from collections.abc import Iterator
 
 import pytest
 from littered_job import StoredConsumer
@@ -23,10 +25,15 @@ from small_stage import (
     records_below,
 )
 
-from durable_shuffle.serialization.errors import InvalidInputError, NotFoundError
+from durable_shuffle.serialization.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+)
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.appender_log import refuse_holes
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, read_state, stage_log
@@ -35,9 +42,10 @@ from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.release.retention import Keep, register_consumers
 from durable_shuffle.shuffle.release.stages import Freed, release_consumed
 from durable_shuffle.shuffle.release.upto import release_upto
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import ObjectInfo, Storage, StorageLayer
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
+from durable_shuffle.shuffle.stream.scan import StageScan
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule, SimulatedCrash
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 
@@ -111,6 +119,72 @@ def rows_from(stage: StageHandle, k: int, ordinal: int) -> list[object]:
     feed = new_feed(stage, k, {0: ProducerPosition(ordinal)})
     events, _ = poll_all(feed, stage, k)
     return [row for _, at, row in events if at >= ordinal]
+
+
+class ListsFrom(StorageLayer):
+    """A storage that can begin a listing in the middle; counts the keys that it lists."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.keys = 0
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self.listed_after(prefix, "")
+
+    def listed_after(self, prefix: str, key: str) -> Iterator[ObjectInfo]:
+        found = [info for info in self._storage.list(prefix) if info.key > key]
+        self.keys += len(found)
+        return iter(found)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_starts_list_only_what_was_not_released(ids: SeededIds, released: bool) -> None:
+    """However long a log is: the start of a stream, a view and a producer."""
+    storage = ListsFrom(MemoryStorage())
+    stage = new_stage(storage, ids, SCHEMA, partitions=PARTITIONS, writing="log")
+    producer = opener(stage, ids)
+    tasks = consumers(stage, ids, "one")["one"]
+    for n in range(100):
+        producer.append(numbered_rows(2 * n, 2 * n + 2, PARTITIONS), b"")
+    for task in tasks:
+        task.ack({0: 99})
+    if released:
+        assert release_upto(stage, None, ids=ids, generation=1).objects == 99
+    listed = []
+    for start in (
+        lambda: StageScan(stage).check_standing(StageScan(stage).earliest()),
+        lambda: StageScan(stage).latest(),
+        lambda: refuse_holes(stage),
+        lambda: opener(stage, ids),
+    ):
+        storage.keys = 0
+        start()
+        listed.append(storage.keys)
+    if released:
+        assert max(listed) <= 4
+    else:
+        assert min(listed) >= 101
+
+
+@pytest.mark.usefixtures("producer")
+def test_only_slots_that_are_needed_are_missed(stage: StageHandle, ids: SeededIds) -> None:
+    """A lost slot below released rows harms nobody; the last of them says what comes next."""
+    for task in consumers(stage, ids, "one")["one"]:
+        task.ack({0: 10})
+    assert release_upto(stage, None, ids=ids, generation=1).objects == 2
+    log = stage.producer_log(0)
+    for slot in range(4):
+        record = log.read(slot)
+        assert record is not None
+        stage.storage.delete([log.key(slot)])
+        if slot < 2:  # slots 1 and 2 are released; a successor goes on from 2
+            refuse_holes(stage)
+            continue
+        if slot == 2:
+            with pytest.raises(CorruptDataError, match=re.escape(log.key(slot))):
+                refuse_holes(stage)
+        log.append(slot, record)
+    assert opener(stage, ids).rows == 30
 
 
 @pytest.mark.requirement("R-MZ-16")

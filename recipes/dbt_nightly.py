@@ -1,15 +1,14 @@
-"""A dbt project whose large models go on where they stopped: `dbt_nightly.py INPUT OUTPUT`.
+"""A dbt project whose models go on where they stopped: `dbt_nightly.py INPUT`.
 
-Needs dbt-core, dbt-spark and PySpark in one environment. dbt creates views, which takes seconds.
-The models with `meta={"durable": true}` are then computed and written by this program, and dbt's
-tests run as durable queries, too. Whoever starts it again runs only what is missing. Table models
-of dbt are not resumable: their CREATE TABLE AS runs inside Spark as one statement.
+Needs dbt-core, dbt-spark and PySpark in one environment. dbt runs in this process, in a block in
+which the queries of its statements are durable: those of table and incremental models, and of its
+tests. Whoever starts it again runs only the map tasks that are missing. The statements themselves
+run once in each run, as in Spark.
 """
 
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from dbt.cli.main import dbtRunner
 from pyspark.sql import SparkSession
@@ -19,24 +18,20 @@ from durable_shuffle import DurableShuffle
 PROJECT = str(Path(__file__).parent / "dbt")
 
 
-def dbt(command: str, source: str) -> Any:
+def dbt(command: str, source: str) -> None:
     """Run a command of dbt in this process and its Spark session."""
     folders = ["--project-dir", PROJECT, "--profiles-dir", PROJECT]
     done = dbtRunner().invoke([command, *folders, "--vars", json.dumps({"orders": source})])
     if not done.success:
         raise RuntimeError(f"dbt {command} failed") from done.exception
-    return done.result
 
 
-def main(source: str, target: str) -> None:
-    """Create views, compute the durable models, test them."""
-    spark = SparkSession.builder.appName("nightly").getOrCreate()
+def main(source: str) -> None:
+    """Build the models, test them."""
+    spark = SparkSession.builder.appName("nightly").enableHiveSupport().getOrCreate()
     with DurableShuffle(spark) as shuffle:
-        for model in (result.node for result in dbt("run", source).results):
-            if model.config.meta.get("durable"):
-                rows = shuffle.query(spark.table(model.relation_name))
-                rows.write.mode("overwrite").parquet(f"{target}/{model.name}")
         with shuffle.transparent():
+            dbt("run", source)
             dbt("test", source)
         print(shuffle.report())  # noqa: T201
     spark.stop()

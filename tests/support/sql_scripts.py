@@ -64,9 +64,7 @@ class Script:
             for name in INPUTS
         ]
         own = (SCRIPTS / self.file).read_text().replace("${format}", self.format)
-        # Spark takes a file either as one compound statement or as statements divided by `;`
-        compound, mark, rest = own.partition("BEGIN\n")
-        return compound + mark + ";\n".join([*begin, rest]) if mark else ";\n".join([*begin, own])
+        return ";\n".join([*begin, own])
 
 
 def scripts() -> list[Script]:

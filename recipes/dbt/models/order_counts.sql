@@ -1,2 +1,2 @@
-{{ config(meta={"durable": true}) }}
+{{ config(materialized="table") }}
 select customer, count(*) as orders from {{ ref("orders") }} group by customer

@@ -13,8 +13,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.engine.catalyst import of_rows
-from durable_shuffle.jobs.query.statements import frames_of, statement_in, statement_over
+from durable_shuffle.jobs.query.statements import (
+    frames_of,
+    run_over,
+    statement_in,
+    statement_over,
+)
 from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -189,7 +193,9 @@ def _patches(
                 plan = statement_over(self, statement, stored)
                 if plan is None:
                     left(f"sql(): {statement.name} does not accept the stored rows of its query")
-            return original_sql(self, sqlQuery) if plan is None else of_rows(self, plan)
+            if plan is None:
+                return original_sql(self, sqlQuery)
+            return run_over(self, statement, plan)
 
         if not frames:
             left(f"sql(): {statement.name} runs its query at once, in Spark")

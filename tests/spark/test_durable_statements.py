@@ -9,6 +9,7 @@ from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.identity.plan.jvm import query_execution
 from durable_shuffle.jobs.query import statements
 
 pytestmark = pytest.mark.spark
@@ -66,6 +67,12 @@ STATEMENTS: dict[str, tuple[list[str], str, str]] = {
         "own.{name}",
     ),
     "cache": ([], f"CACHE TABLE {{name}} AS {SUM}", "{name}"),
+    "cache of a view": (
+        ["CREATE OR REPLACE TEMPORARY VIEW seen AS SELECT id, k FROM own.t WHERE id > 5"],
+        f"CACHE TABLE {{name}} AS {SUM.replace('own.t', 'seen')}",
+        "{name}",
+    ),
+    "cached when read": ([], f"CACHE LAZY TABLE {{name}} AS {SUM}", "{name}"),
     "sorted": (
         [NEW],
         f"INSERT INTO own.{{name}} {SUM} ORDER BY s LIMIT 3",
@@ -110,6 +117,22 @@ def test_rows_are_those_of_spark(
         session.catalog.clearCache()  # or the next run reads what this one cached
     assert found[0]
     assert found == [found[0]] * 3
+
+
+def test_a_cached_table_is_made_of_the_stored_rows(
+    session: SparkSession, root: str, tables: None
+) -> None:
+    """The query does not run a second time in Spark; the view that exists already is refused."""
+    durable = DurableShuffle(session, root, job="tests")
+    with durable.transparent():
+        session.sql(f"CACHE TABLE made AS {SUM}")
+        cached: Any = query_execution(session.table("made")).withCachedData()
+        assert "FileScan" not in str(cached.collectLeaves().head().cacheBuilder().cachedPlan())
+        with pytest.raises(AnalysisException) as refused:
+            session.sql(f"CACHE TABLE made AS {SUM}")
+    assert refused.value.getCondition() == "TEMP_TABLE_OR_VIEW_ALREADY_EXISTS"
+    assert session.conf.get("spark.sql.legacy.storeAnalyzedPlanForView") == "false"
+    session.catalog.clearCache()
 
 
 @pytest.mark.parametrize("read", [SUM, "SELECT a.id, b.k FROM own.t a JOIN own.t b USING (id)"])

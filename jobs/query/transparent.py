@@ -186,7 +186,7 @@ def _patches(
             return original_sql(self, sqlQuery, *args, **kwargs)
         frames = [] if args or kwargs else frames_of(self, statement)
 
-        def act() -> DataFrame:
+        def act() -> Any:
             stored = [durable("sql", df) for df in frames]
             plan = None
             if any(new is not df for new, df in zip(stored, frames, strict=True)):

@@ -126,7 +126,7 @@ def run_and_kill(
     Args:
         drawn: how many segments, and whether Python dies, its JVM, or both.
     """
-    wanted, victim = drawn.randint(1, 8), drawn.choice(["python", "java", "both"])
+    wanted, victim = drawn.randint(1, 5), drawn.choice(["python", "java", "both"])
     with (folder / "said").open("w+") as said:
         process = subprocess.Popen(
             [sys.executable, *_RUN, "--url", str(root), str(script)],

@@ -75,3 +75,14 @@ def test_every_fault_names_its_test() -> None:
     rows = re.findall(r"^\| (?!fault|--)(.*) \|$", page, re.M)
     assert len(rows) > 40
     assert [row for row in rows if not NAMED.search(row.rpartition(" | ")[2])] == []
+
+
+def test_the_page_about_tests_names_every_folder() -> None:
+    """Those of unit tests one by one, and each file that stands in none."""
+    page = (ROOT / "tests" / "README.md").read_text()
+    below = [*(ROOT / "tests").iterdir(), *(ROOT / "tests" / "unit").iterdir()]
+    folders = {p for p in below if p.is_dir() and any(p.glob("*.py"))}
+    named = [str(folder.relative_to(ROOT / "tests")) for folder in folders]
+    assert [name for name in named if f"`{name}`" not in page and f"`{name}/`" not in page] == []
+    files = [path.name for path in (ROOT / "tests").glob("test_*.py")]
+    assert [name for name in files if f"`{name}`" not in page] == []

@@ -3,9 +3,11 @@
 Tests and programs that run on other versions of PySpark share them.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -102,6 +104,9 @@ def overwritten(session: SparkSession, to: dict[str, str], way: str, read: str) 
             (FRAMES | TABLES)[way](session.sql(read.format(**to)), to)
     except PySparkException as error:
         condition = error.getCondition() or type(error).__name__
+    except Py4JError as error:  # in a task
+        found = re.search(r"\[([A-Z_.]+)\]", str(error))
+        condition = found[1] if found else str(error)[:200]
     if "path" in to:
         session.catalog.refreshByPath(to["path"])
         files = session.read.format(to["format"]).schema("id BIGINT, n BIGINT, p INT")

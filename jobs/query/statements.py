@@ -13,6 +13,7 @@ own and come before anything is stored.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -80,7 +81,8 @@ def frames_of(spark: SparkSession, statement: Statement) -> list[DataFrame]:
         with active(spark):
             if not statement.queries or not _is_due(spark, statement):
                 return []
-            return [of_rows(spark, plan) for plan in statement.queries]
+            frames: list[DataFrame] = [of_rows(spark, plan) for plan in statement.queries]
+            return [] if _reads_its_folder(spark, statement, frames) else frames
     except JVM_ERRORS:
         return []
 
@@ -118,6 +120,26 @@ def _is_due(spark: SparkSession, statement: Statement) -> bool:
         return True
     parts = [str(part) for part in items(items(statement.plan.children())[0].nameParts())]
     return not spark.catalog.tableExists(".".join(f"`{p.replace('`', '``')}`" for p in parts))
+
+
+def _reads_its_folder(
+    spark: SparkSession, statement: Statement, frames: Sequence[DataFrame]
+) -> bool:
+    """Return whether INSERT OVERWRITE DIRECTORY reads files that it deletes.
+
+    Spark has no check for it. What is left then depends on what was read before the files went, so
+    such a statement runs in Spark's own plan.
+    """
+    plan = next((p for p in every(statement.plan) if _name(p) == "InsertIntoDir"), None)
+    if plan is None:
+        return False
+    location = plan.storage().locationUri()
+    if location.isEmpty():
+        return True  # its place is among the options of a source that is not known
+    conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    path = classes_of(spark).org.apache.hadoop.fs.Path(location.get())
+    target = str(path.getFileSystem(conf).makeQualified(path).toUri().getPath()).rstrip("/") + "/"
+    return any(target in unquote(name) for df in frames for name in df.inputFiles())
 
 
 def _analyze(spark: SparkSession, plan: Any) -> None:

@@ -82,7 +82,9 @@ def frames_of(spark: SparkSession, statement: Statement) -> list[DataFrame]:
             if not statement.queries or not _is_due(spark, statement):
                 return []
             frames: list[DataFrame] = [of_rows(spark, plan) for plan in statement.queries]
-            return [] if _reads_its_folder(spark, statement, frames) else frames
+            folder = _folder_of(statement)
+            own = folder is not None and any(reads_below(df, folder) for df in frames)
+            return [] if own else frames
     except JVM_ERRORS:
         return []
 
@@ -122,24 +124,27 @@ def _is_due(spark: SparkSession, statement: Statement) -> bool:
     return not spark.catalog.tableExists(".".join(f"`{p.replace('`', '``')}`" for p in parts))
 
 
-def _reads_its_folder(
-    spark: SparkSession, statement: Statement, frames: Sequence[DataFrame]
-) -> bool:
-    """Return whether INSERT OVERWRITE DIRECTORY reads files that it deletes.
+def reads_below(df: DataFrame, path: str) -> bool:
+    """Return whether a frame reads files of a folder that is about to be overwritten.
 
-    Spark has no check for it. What is left then depends on what was read before the files went, so
-    such a statement runs in Spark's own plan.
+    Spark refuses some of these writes. It runs others, and what is left then depends on what was
+    read before the files went: they belong into Spark's own plan.
     """
+    jvm: Any = classes_of(df.sparkSession)
+    java: Any = df
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    conf = df.sparkSession._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    target = str(place.getFileSystem(conf).makeQualified(place).toUri().getPath()).rstrip("/") + "/"
+    files = jvm.scala.runtime.ScalaRunTime.stringOf(java._jdf.inputFiles())  # noqa: SLF001
+    return target in unquote(str(files))
+
+
+def _folder_of(statement: Statement) -> str | None:
+    """Return the folder that INSERT OVERWRITE DIRECTORY writes; None for other statements."""
     plan = next((p for p in every(statement.plan) if _name(p) == "InsertIntoDir"), None)
     if plan is None:
-        return False
-    location = plan.storage().locationUri()
-    if location.isEmpty():
-        return True  # its place is among the options of a source that is not known
-    conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-    path = classes_of(spark).org.apache.hadoop.fs.Path(location.get())
-    target = str(path.getFileSystem(conf).makeQualified(path).toUri().getPath()).rstrip("/") + "/"
-    return any(target in unquote(name) for df in frames for name in df.inputFiles())
+        return None
+    return str(plan.storage().locationUri().get())
 
 
 def _analyze(spark: SparkSession, plan: Any) -> None:

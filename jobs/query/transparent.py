@@ -13,8 +13,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
 from durable_shuffle.jobs.query.statements import (
     frames_of,
+    reads_below,
     run_over,
     statement_in,
     statement_over,
@@ -45,6 +47,8 @@ _WRITES = frozenset(
 )
 """Methods of Spark's writers, of both kinds, that write."""
 
+_FOLDERS = frozenset({"save", "parquet", "json", "csv", "text", "orc", "xml"})
+"""Those that name a folder."""
 _OVERWRITES = frozenset(
     {"save", "saveAsTable", "parquet", "json", "csv", "text", "orc", "xml", "jdbc"}
 )
@@ -106,13 +110,19 @@ def _patches(
         mine = df.sparkSession.sparkContext is spark.sparkContext
         return mine and not df.isStreaming and not getattr(inside, "busy", False)
 
-    def through(name: str, df: DataFrame, act: Act, *, again: bool = True) -> Any:
+    def through(
+        name: str, df: DataFrame, act: Act, *, again: bool = True, over: str | None = None
+    ) -> Any:
         """Run the action on the durable frame; actions that it calls itself run as usual.
 
         Args:
             again: whether a second call does no harm, if the first one met damage.
+            over: the folder that the action overwrites.
         """
         if not covered(df):
+            return act(df)
+        if over is not None and _reads_below(df, over):
+            left(f"{name}(): it overwrites files that it reads")
             return act(df)
         inside.busy = True
         try:
@@ -219,6 +229,13 @@ def _patches(
     return patches
 
 
+def _reads_below(df: DataFrame, folder: str) -> bool:
+    try:
+        return reads_below(df, folder)
+    except JVM_ERRORS:  # Spark itself says what is wrong with the folder
+        return False
+
+
 class _JavaWriter:
     """Stands for the JVM's writer inside one of PySpark's own writers.
 
@@ -241,9 +258,13 @@ class _JavaWriter:
             raise AttributeError(name)
 
         def write(*args: Any) -> Any:
-            again = name in _OVERWRITES and self._mode() == "overwrite"
+            overwrites = self._mode() == "overwrite"
             return self._through(
-                name, self._df, lambda df: self._write(df, name, args), again=again
+                name,
+                self._df,
+                lambda df: self._write(df, name, args),
+                again=name in _OVERWRITES and overwrites,
+                over=self._folder(name, args) if overwrites else None,
             )
 
         def configure(*args: Any) -> Any:
@@ -258,6 +279,17 @@ class _JavaWriter:
         """Return the mode that was set last; "" if none was."""
         modes = (str(args[0]) for name, args in reversed(self._calls) if name == "mode")
         return next(modes, "").lower()
+
+    def _folder(self, name: str, args: tuple[Any, ...]) -> str | None:
+        """Return the folder that a call writes; None if it names a table, or none."""
+        if args:
+            return str(args[0]) if name in _FOLDERS else None
+        paths = (
+            values[1]
+            for name, values in reversed(self._calls)
+            if name == "option" and str(values[0]).lower() == "path"
+        )
+        return next((str(path) for path in paths), None)
 
     def _write(self, df: DataFrame, name: str, args: tuple[Any, ...]) -> Any:
         writer = self._make(df)

@@ -121,8 +121,8 @@ def _patches(
         """
         if not covered(df):
             return act(df)
-        if over is not None and _reads_below(df, over):
-            left(f"{name}(): it overwrites files that it reads")
+        if over is not None and _may_read_below(df, over):
+            left(f"{name}(): it may overwrite files that it reads")
             return act(df)
         inside.busy = True
         try:
@@ -229,11 +229,11 @@ def _patches(
     return patches
 
 
-def _reads_below(df: DataFrame, folder: str) -> bool:
+def _may_read_below(df: DataFrame, folder: str) -> bool:
     try:
         return reads_below(df, folder)
-    except JVM_ERRORS:  # Spark itself says what is wrong with the folder
-        return False
+    except JVM_ERRORS:  # Spark itself then says what is wrong with the folder or the query
+        return True
 
 
 class _JavaWriter:
@@ -264,7 +264,7 @@ class _JavaWriter:
                 self._df,
                 lambda df: self._write(df, name, args),
                 again=name in _OVERWRITES and overwrites,
-                over=self._folder(name, args) if overwrites else None,
+                over=self._folder(name, args) if overwrites and not self._keeps_files() else None,
             )
 
         def configure(*args: Any) -> Any:
@@ -279,6 +279,11 @@ class _JavaWriter:
         """Return the mode that was set last; "" if none was."""
         modes = (str(args[0]) for name, args in reversed(self._calls) if name == "mode")
         return next(modes, "").lower()
+
+    def _keeps_files(self) -> bool:
+        """Return whether the format keeps the files of what it replaces, for readers of before."""
+        formats = (str(args[0]) for name, args in reversed(self._calls) if name == "format")
+        return next(formats, "").lower() in ("delta", "iceberg")
 
     def _folder(self, name: str, args: tuple[Any, ...]) -> str | None:
         """Return the folder that a call writes; None if it names a table, or none."""

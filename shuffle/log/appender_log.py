@@ -212,7 +212,7 @@ def read_tail(slots: SlotLog, hint: int = 0) -> AppenderTail:
 def needed_from(stage: StageHandle, state: StageState | None = None) -> tuple[int, ...]:
     """Return per producer the first slot whose record anybody still needs.
 
-    The data of slots before it was released. Its own record says what a successor goes on from.
+    It is the last released one, whose record says what a successor goes on from; 0 if none is.
 
     Args:
         state: of the stage, if the caller has just read it.

@@ -3,10 +3,9 @@
 Strategy: read the log of each producer slot by slot, from the slot in an offset on. Finding the end
 alone takes a few requests, however long the log is. A reader that begins without an offset, or
 restarts from one, lists what stands behind released rows once, so that a lost record does not look
-like the end. A
-`RowRange` names an extent and its wanted rows, so a task that reads it needs no log. A task checks
-the checksum of every frame, even of frames without wanted rows, and compares the number of rows
-with what was committed.
+like the end. A `RowRange` names an extent and its wanted rows, so a task that reads it needs no
+log. A task checks the checksum of every frame, even of frames without wanted rows, and compares the
+number of rows with what was committed.
 
 The reading process keeps the records that it read last; others are read again when needed.
 """

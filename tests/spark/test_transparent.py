@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2, Observati
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.identity.plan.jvm import Jvm
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -150,10 +151,29 @@ def test_a_plan_that_cannot_be_read_runs_in_spark(
     with durable.transparent():
         assert len(df.collect()) == 7
     (left,) = durable.report().native
-    assert left.startswith("collect(): query: Spark answers otherwise about this plan")
+    assert left.startswith("collect(): query: durable-shuffle cannot read what Spark says")
     assert "NoSuchElementException" in left
-    with pytest.raises(InvalidInputError, match="Spark answers otherwise"):
+    with pytest.raises(InvalidInputError, match="cannot read what Spark says"):
         durable.query(df)
+
+
+def test_a_leaf_that_cannot_be_read_is_not_recognised(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are Spark's; the next run computes them again."""
+    java: Any = session._jvm
+
+    def unknown(*_: object) -> None:
+        java.java.util.ArrayDeque().removeFirst()
+
+    monkeypatch.setattr(Jvm, "bytes_digest", unknown)
+    df = session.createDataFrame([(n % 3, n) for n in range(9)], "k INT, v INT")
+    for _ in range(2):
+        durable = DurableShuffle(session, root, job="tests")
+        with durable.transparent():
+            rows = df.groupBy("k").agg(F.sum("v").alias("s")).collect()
+        assert sorted(map(tuple, rows)) == [(0, 9), (1, 12), (2, 15)]
+        assert [stage.action for stage in durable.report().stages] == ["computed"]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,6 @@ def write_settings(folder: Path, settings: dict[str, str]) -> Path:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.files.minPartitionNum": "4",
         "spark.sql.shuffle.partitions": "3",
-        "spark.sql.scripting.enabled": "true",
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": (
             f"jdbc:derby:;databaseName={folder / 'metastore'};create=true"

@@ -152,7 +152,7 @@ class CatalystWalk:
         self.give_up(what, f"{self.jvm.class_name(obj)} {number}", mend=mend)
 
     def handle(self, simple: str, obj: Any, name: str) -> None:
-        """Call the handler of a class. An object that answers otherwise than known is given up.
+        """Call the handler of a class. An object that it cannot read is given up.
 
         Tables of other projects bring objects of their own into Spark's leaves.
         """
@@ -160,7 +160,7 @@ class CatalystWalk:
             self.handlers[simple](obj, name)
         except JVM_ERRORS as error:
             _LOG.debug("%s is not recognised: %s", name, named_text_of(error))
-            self.give_up_on(f"{simple}, which answers otherwise than known", obj)
+            self.give_up_on(f"a {simple} that cannot be read", obj)
 
     def origin(self, obj: Any, name: str = "") -> None:
         """Append the jar of an object's class, unless it is one of Spark's own jars.

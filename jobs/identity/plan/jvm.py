@@ -52,7 +52,7 @@ def planning(what: str) -> Iterator[None]:
         raise
     except Py4JError as error:
         raise InvalidInputError(
-            f"{what}: Spark answers otherwise about this plan than durable-shuffle knows: "
+            f"{what}: durable-shuffle cannot read what Spark says about this plan: "
             f"{named_text_of(error)}"
         ) from error
 

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.catalyst import active, of_rows
+from durable_shuffle.jobs.engine.engine import session_settings
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, analyzed_plan, every, items, to_seq
 from durable_shuffle.jobs.java import classes_of
 
@@ -102,17 +103,9 @@ def statement_over(spark: SparkSession, statement: Statement, frames: Sequence[D
 
 def run_over(spark: SparkSession, statement: Statement, plan: Any) -> DataFrame:
     """Run the plan that `statement_over` returned, once."""
-    if statement.name != "CacheTableAsSelect":
+    caches = statement.name == "CacheTableAsSelect"
+    with session_settings(spark, {_VIEWS_OF_PLANS: "true"} if caches else {}):
         return of_rows(spark, plan)
-    before = spark.conf.get(_VIEWS_OF_PLANS, None)
-    spark.conf.set(_VIEWS_OF_PLANS, "true")
-    try:
-        return of_rows(spark, plan)
-    finally:
-        if before is None:
-            spark.conf.unset(_VIEWS_OF_PLANS)
-        else:
-            spark.conf.set(_VIEWS_OF_PLANS, before)
 
 
 def _is_due(spark: SparkSession, statement: Statement) -> bool:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from os import PathLike, fspath
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
@@ -74,8 +75,8 @@ class DurableShuffle(Calls, StoredStages):
 
     Args:
         spark: a classic or Spark Connect session.
-        url: fsspec URL of a local folder, S3, GCS or Azure. Default: `./durable-shuffle` for
-            `local*` masters.
+        url: path or fsspec URL of a local folder, S3, GCS or Azure. Default: `./durable-shuffle`
+            for `local*` masters.
         job: name of the job under `url`; letters, digits, '.', '_', '-'.
         version: default for the `version` of each call.
         reuse: "auto" reuses stored stages that match. "never" computes every stage again.
@@ -116,7 +117,7 @@ class DurableShuffle(Calls, StoredStages):
     def __init__(
         self,
         spark: SparkSession,
-        url: str | None = None,
+        url: str | PathLike[str] | None = None,
         *,
         job: str | None = None,
         version: str | None = None,
@@ -158,7 +159,8 @@ class DurableShuffle(Calls, StoredStages):
         clock, ids = self._clock_and_ids()
         self._ids = ids
         self._settings = settings = settings or settings_from(conf)
-        self._url = url or conf.get("url") or default_url(spark)
+        given = fspath(url) if isinstance(url, PathLike) else url
+        self._url = given or conf.get("url") or default_url(spark)
         patience = settings.storage_call_seconds
         task_storage = open_storage(self._url, storage_options, call_seconds=patience)
         if not is_connect(spark):

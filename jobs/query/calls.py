@@ -109,6 +109,9 @@ class QueryCalls(FrameCalls):
         `query` refuses. `report().native` names the last two kinds. One block at a time per
         process.
 
+        A write that deletes a folder which its query reads stores all rows first. If it is cut
+        off, the next such write raises ConflictError, and the rows are in the stage.
+
         Not guaranteed: that a write happens once if the driver dies. A job that is started again
         writes again what it had written.
 

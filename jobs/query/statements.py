@@ -11,9 +11,8 @@ own and come before anything is stored.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -59,6 +58,8 @@ class Statement:
     """Returns the statement over other plans, one for each query."""
     again: bool
     """Whether a second run of it leaves what one run leaves."""
+    folders: tuple[str, ...] = ()
+    """What INSERT OVERWRITE DIRECTORY deletes."""
 
 
 def statement_in(spark: SparkSession, text: str) -> Statement | None:
@@ -82,10 +83,7 @@ def frames_of(spark: SparkSession, statement: Statement) -> list[DataFrame]:
         with active(spark):
             if not statement.queries or not _is_due(spark, statement):
                 return []
-            frames: list[DataFrame] = [of_rows(spark, plan) for plan in statement.queries]
-            folder = _folder_of(statement)
-            own = folder is not None and any(reads_below(df, folder) for df in frames)
-            return [] if own else frames
+            return [of_rows(spark, plan) for plan in statement.queries]
     except JVM_ERRORS:
         return []
 
@@ -117,29 +115,6 @@ def _is_due(spark: SparkSession, statement: Statement) -> bool:
     return not spark.catalog.tableExists(".".join(f"`{p.replace('`', '``')}`" for p in parts))
 
 
-def reads_below(df: DataFrame, path: str) -> bool:
-    """Return whether a frame reads files of a folder that is about to be overwritten.
-
-    Spark refuses some of these writes. It runs others, and what is left then depends on what was
-    read before the files went: they belong into Spark's own plan.
-    """
-    jvm: Any = classes_of(df.sparkSession)
-    java: Any = df
-    place = jvm.org.apache.hadoop.fs.Path(path)
-    conf = df.sparkSession._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-    target = str(place.getFileSystem(conf).makeQualified(place).toUri().getPath()).rstrip("/") + "/"
-    files = jvm.scala.runtime.ScalaRunTime.stringOf(java._jdf.inputFiles())  # noqa: SLF001
-    return target in unquote(str(files))
-
-
-def _folder_of(statement: Statement) -> str | None:
-    """Return the folder that INSERT OVERWRITE DIRECTORY writes; None for other statements."""
-    plan = next((p for p in every(statement.plan) if _name(p) == "InsertIntoDir"), None)
-    if plan is None:
-        return None
-    return str(plan.storage().locationUri().get())
-
-
 def _analyze(spark: SparkSession, plan: Any) -> None:
     """Let Spark check a statement without running it; raises one of JVM_ERRORS."""
     jvm: Any = classes_of(spark)
@@ -160,13 +135,14 @@ def _statement(spark: SparkSession, plan: Any) -> Statement | None:
             return _with_children(spark, plan, [*children[:at], plans[0], *children[at + 1 :]])
 
         again = name in _REPLACES and bool(plan.overwrite())
-        return Statement(name, plan, (children[at],), rebuilt, again)
+        deleted = [str(plan.storage().locationUri().get())] if name == "InsertIntoDir" else []
+        return Statement(name, plan, (children[at],), rebuilt, again, tuple(deleted))
     if name == "UnresolvedWith":  # WITH ... INSERT: the query sees the common table expressions
         inner = _statement(spark, children[0])
         if inner is None or inner.name not in _REPLACES:  # conditions may name them, too
             return None
         queries = tuple(_with_children(spark, plan, [query]) for query in inner.queries)
-        return Statement(inner.name, plan, queries, inner.rebuilt, inner.again)
+        return replace(inner, plan=plan, queries=queries)
     if name == "Union":  # FROM ... INSERT ... INSERT ...
         parts = [_statement(spark, child) for child in children]
         known = [part for part in parts if part is not None]
@@ -178,7 +154,9 @@ def _statement(spark: SparkSession, plan: Any) -> Statement | None:
             return _with_children(spark, plan, made)
 
         queries = tuple(part.queries[0] for part in known)
-        return Statement(known[0].name, plan, queries, joined, all(part.again for part in known))
+        again = all(part.again for part in known)
+        folders = tuple(folder for part in known for folder in part.folders)
+        return Statement(known[0].name, plan, queries, joined, again, folders)
     if name == "MergeIntoTable" and _name(children[1]) == "SubqueryAlias":
         source = children[1]
 

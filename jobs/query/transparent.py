@@ -13,10 +13,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.query.overwrites import overwrites_own_files
 from durable_shuffle.jobs.query.statements import (
     frames_of,
-    reads_below,
     run_over,
     statement_in,
     statement_over,
@@ -121,11 +120,11 @@ def _patches(
         """
         if not covered(df):
             return act(df)
-        if over is not None and _may_read_below(df, over):
-            left(f"{name}(): it may overwrite files that it reads")
-            return act(df)
+        own = overwrites_own_files([df], [] if over is None else [over])
         inside.busy = True
         try:
+            if own:
+                return act(whole(name, df))
             return healing(lambda: act(durable(name, df)), lambda: mend() and again)
         finally:
             inside.busy = False
@@ -136,6 +135,17 @@ def _patches(
             return query(df)
         except InvalidInputError as error:  # nothing of the action itself has run
             left(f"{name}(): {error}")
+            return df
+
+    def whole(name: str, df: DataFrame) -> DataFrame:
+        """Return a frame that reads nothing but stored rows, or the given one, as above.
+
+        Its action is called once: it deletes what the rows were made of.
+        """
+        try:
+            return healing(lambda: store(df), mend)
+        except InvalidInputError as error:
+            left(f"{name}(): it may overwrite files that it reads, and {error}")
             return df
 
     def action(owner: type, name: str) -> Any:
@@ -195,9 +205,10 @@ def _patches(
         if statement is None:
             return original_sql(self, sqlQuery, *args, **kwargs)
         frames = [] if args or kwargs else frames_of(self, statement)
+        own = overwrites_own_files(frames, statement.folders)
 
         def act() -> Any:
-            stored = [durable("sql", df) for df in frames]
+            stored = [(whole if own else durable)("sql", df) for df in frames]
             plan = None
             if any(new is not df for new, df in zip(stored, frames, strict=True)):
                 plan = statement_over(self, statement, stored)
@@ -212,7 +223,7 @@ def _patches(
             return original_sql(self, sqlQuery, *args, **kwargs)
         inside.busy = True
         try:
-            return healing(act, lambda: mend() and statement.again)
+            return healing(act, lambda: mend() and statement.again and not own)
         finally:
             inside.busy = False
 
@@ -227,13 +238,6 @@ def _patches(
     patches[ClassicFrame, "writeTo"] = write_to
     patches[SparkSession, "sql"] = sql
     return patches
-
-
-def _may_read_below(df: DataFrame, folder: str) -> bool:
-    try:
-        return reads_below(df, folder)
-    except JVM_ERRORS:  # Spark itself then says what is wrong with the folder or the query
-        return True
 
 
 class _JavaWriter:

@@ -87,6 +87,8 @@ def check_path(url: str) -> None:
 
 def open_backend(url: str, options: Mapping[str, object]) -> Storage:
     """Return the storage that `open_storage` wraps. It sends each request once."""
+    if not isinstance(url, str):
+        raise InvalidInputError(f"a storage URL is a text, found={type(url).__name__}")
     shown = redact(url, options)
     if not url or "\0" in url:
         raise InvalidInputError(f"a storage URL is a path or a URL, found={shown!r}")

@@ -200,3 +200,9 @@ def test_a_class_that_others_registered_is_not_used(
     assert root == "bucket/x"
     module = type(filesystem).__module__
     assert module in ("s3fs.core", "gcsfs.core", "adlfs.spec"), module
+
+
+def test_a_url_of_another_type_is_named(tmp_path: Path) -> None:
+    """A typed error, not Python's."""
+    with pytest.raises(InvalidInputError, match="found=PosixPath"):
+        open_storage(tmp_path)  # type: ignore[arg-type]

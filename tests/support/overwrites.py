@@ -30,6 +30,17 @@ SQL = {
     "replace": "CREATE OR REPLACE TABLE {table} USING {format} AS {read}",
     "appended": "INSERT INTO {table} {read}",
 }
+SUBQUERY = (
+    "SELECT id, id AS n, CAST(id % 2 AS INT) AS p FROM range(50) "
+    "WHERE id < (SELECT max(n) FROM {rows})"
+)
+
+
+def saved(df: DataFrame, to: dict[str, str], below: str = "") -> None:
+    """Overwrite the files of a table, or of one partition."""
+    df.write.format(to["format"]).mode("overwrite").save(to["path"] + below)
+
+
 FRAMES: dict[str, Callable[[DataFrame, dict[str, str]], object]] = {
     "insertInto": lambda df, to: df.write.insertInto(to["table"], overwrite=True),
     "insertInto, mode": lambda df, to: df.write.mode("overwrite").insertInto(to["table"]),
@@ -57,9 +68,10 @@ FRAMES: dict[str, Callable[[DataFrame, dict[str, str]], object]] = {
         .select("id", "n", "p")
         .write.insertInto(to["table"], overwrite=True)
     ),
-    "save over its table": lambda df, to: (
-        df.write.format(to["format"]).mode("overwrite").save(to["path"])
-    ),
+    "save over its table": lambda df, to: saved(df, to),
+    "save, cached": lambda df, to: saved(df.cache(), to),
+    "save, read by a subquery": lambda df, to: saved(df.sparkSession.sql(SUBQUERY, rows=df), to),
+    "save over a partition": lambda df, to: saved(df.filter("p = 1").drop("p"), to, "/p=1"),
 }
 TABLES: dict[str, Callable[[DataFrame, dict[str, str]], object]] = {
     "merge": lambda df, to: df.sparkSession.sql(
@@ -88,7 +100,9 @@ TABLES: dict[str, Callable[[DataFrame, dict[str, str]], object]] = {
     "update": lambda df, to: df.sparkSession.sql(f"UPDATE {to['table']} SET n = 0 WHERE p = 1"),
 }
 """What only formats with a log of their own do."""
-BY_PATH = ("directory", "save", "save, mode dynamic", "read of its files", "save over its table")
+DELETES_FIRST = ("directory", *(way for way in FRAMES if re.match(r"save\b", way)))
+"""Where plain Spark may delete the files before it reads them. Ours stores the rows before."""
+BY_PATH = (*DELETES_FIRST, "read of its files")
 OF_FILES = (*SQL, *FRAMES)
 OF_TABLES = (*(way for way in OF_FILES if way not in BY_PATH), *TABLES)
 Outcome = tuple[str | None, list[Any]]
@@ -97,11 +111,12 @@ Outcome = tuple[str | None, list[Any]]
 def overwritten(session: SparkSession, to: dict[str, str], way: str, read: str) -> Outcome:
     """Write over a new table; return Spark's error and what is there then."""
     condition = None
+    query = READS[read].format(table=to.get("read", to["table"]))
     try:
         if way in SQL:
-            session.sql(SQL[way].format(read=read.format(**to), **to))
+            session.sql(SQL[way].format(**{**to, "read": query}))
         else:
-            (FRAMES | TABLES)[way](session.sql(read.format(**to)), to)
+            (FRAMES | TABLES)[way](session.sql(query), to)
     except PySparkException as error:
         condition = error.getCondition() or type(error).__name__
     except Py4JError as error:  # in a task
@@ -125,7 +140,8 @@ def outcomes(
     """Return what plain Spark, a first run and a second one come to.
 
     Args:
-        to: names the table of a run, which is made here: 20 rows in two partitions.
+        to: names the table of a run, which is made here: 20 rows in two partitions. If it names a
+            second one to `read`, that one is made, too.
         case: way, query, and mode of overwriting partitions.
     """
     way, read, mode = case
@@ -134,10 +150,11 @@ def outcomes(
     for run in ("plain", "first", "second"):
         names = to(run)
         rows = session.range(0, 20, 1, 2).selectExpr("id", "id * 2 AS n", "CAST(id % 2 AS INT) p")
-        rows.write.format(names["format"]).partitionBy("p").saveAsTable(names["table"])
+        for table in {names["table"], names.get("read", names["table"])}:
+            rows.write.format(names["format"]).partitionBy("p").saveAsTable(table)
         if run == "plain":
-            found.append(overwritten(session, names, way, READS[read]))
+            found.append(overwritten(session, names, way, read))
         else:
             with DurableShuffle(session, root, job="tests") as durable, durable.transparent():
-                found.append(overwritten(session, names, way, READS[read]))
+                found.append(overwritten(session, names, way, read))
     return found

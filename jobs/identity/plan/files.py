@@ -24,7 +24,7 @@ from durable_shuffle.jobs.identity.plan.conditions import column_ids, over
 from durable_shuffle.jobs.identity.plan.delta import is_delta_index
 from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items
 
-_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 # Hadoop's FileStatus.toString; an object store's own class adds its tag after or inside it.
 # Access time, owner, permission, replication and block size are ignored: not part of the content.
 _STATUS = re.compile(
@@ -46,9 +46,9 @@ _AT_ONCE = 16
 
 def is_file_relation(jvm: Jvm, relation: Any) -> bool:
     """Return whether a relation is Spark's own one of files, or Delta's, which inherits from it."""
-    if jvm.class_name(relation) == _RELATION:
+    if jvm.class_name(relation) == FILE_RELATION:
         return True
-    return jvm.is_a(relation, _RELATION) and is_delta_index(jvm.class_name(relation.location()))
+    return jvm.is_a(relation, FILE_RELATION) and is_delta_index(jvm.class_name(relation.location()))
 
 
 @dataclass(frozen=True, slots=True)

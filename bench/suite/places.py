@@ -1,0 +1,71 @@
+"""The storages that benchmarks compare: a folder, S3, and S3 behind a network that is late."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from durable_shuffle import DurableShuffle
+from durable_shuffle.bench.machine import cpu_seconds_of
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.testing.late_network import late_network
+from durable_shuffle.shuffle.testing.s3_server import run_s3_server
+
+LATE_SECONDS = float(os.environ.get("BENCH_LATE_MS", "30")) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where stages are stored."""
+
+    url: str
+    options: Mapping[str, object] | None
+
+    def new(self) -> "Place":
+        """Return a part of it that nobody used."""
+        return Place(f"{self.url}/{RandomIds().new_id()}", self.options)
+
+    def open(self, spark: SparkSession, **more: Any) -> DurableShuffle:
+        options = None if self.options is None else dict(self.options)
+        return DurableShuffle(spark, self.url, job="bench", storage_options=options, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The storages side by side, and the processes whose CPU is not ours."""
+
+    by_name: Mapping[str, Place]
+    servers: tuple[int, ...]
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of this process and its children so far, without the servers."""
+        return cpu_seconds_of(os.getpid(), without=self.servers)
+
+    def served_seconds(self) -> float:
+        """Return the CPU time of the server and the network so far."""
+        return sum(map(cpu_seconds_of, self.servers))
+
+
+@contextmanager
+def running_places(folder: Path) -> Iterator[Places]:
+    """Start the servers; they end with the block."""
+    (folder / "s3").mkdir()
+    with ExitStack() as stack:
+        server = stack.enter_context(run_s3_server(folder / "s3", clock=SystemClock()))
+        network = stack.enter_context(late_network(server.endpoint, LATE_SECONDS))
+        url = f"s3://{server.bucket}"
+        late = {**server.options, "endpoint_url": network.endpoint}
+        yield Places(
+            {
+                "folder": Place(str(folder / "stages"), None),
+                "s3": Place(f"{url}/near", server.options),
+                "late": Place(f"{url}/late", late),
+            },
+            (server.process_id, network.process_id),
+        )
+    shutil.rmtree(folder)

@@ -240,8 +240,10 @@ class RemoteStorage:
         storage, texts = self.storage, [("error", pa.string()), ("message", pa.string())]
         schema = pa.schema([("data", pa.list_(pa.binary())), *texts])
 
-        def run(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             data, error, message = None, None, None
+            for _ in batches:  # Spark ends a worker that leaves rows unread
+                pass
             try:
                 data = verb(storage)
             except DurableShuffleError as e:

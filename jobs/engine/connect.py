@@ -1,8 +1,8 @@
 """Stages on Spark Connect, which gives no access to the SparkContext and to plans.
 
 Differences from classic Spark:
-- A small probe job counts the producers, another one the tasks that Spark plans by default. These
-  stand for the splits: a server with other cores may cut the same files differently.
+- A small probe job counts the producers, another one the tasks that Spark plans by default. The
+  latter stand for the splits: a server with other cores may cut the same files differently.
 - Every map task starts; a task whose producer has committed returns at once.
 - Spark does not learn how the result is partitioned, so a join on the key shuffles again.
 - The server says what a plan reads. As it may list files again, the inputs are asked twice.
@@ -48,8 +48,10 @@ _SPLIT_SETTINGS = (
     "spark.sql.files.minPartitionNum",
     "spark.sql.shuffle.partitions",
 )
-_MANY_ROWS = 1 << 16
-"""More than a cluster has cores: Spark makes no partition without a row."""
+_TASKS_AT_ONCE = "SELECT max(p) + 1 FROM (SELECT spark_partition_id() AS p FROM range(65536))"
+"""More rows than a cluster has cores: Spark makes no partition without a row."""
+_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BATCH_ROWS = 1000
 
 
 class ConnectEngine(Engine):
@@ -105,10 +107,11 @@ class ConnectEngine(Engine):
         del to_python  # they always go there
         shaped = with_partition_ids(df, cols, n, F.monotonically_increasing_id())
         splits = {key: value for key, value in conf.items() if key not in TRANSFER_KEYS}
-        with session_settings(self._spark, {**conf, **ANEW, _ADAPTIVE: "false"}):
+        settings = {**conf, **ANEW, _ADAPTIVE: "false", _BATCH: str(_BATCH_ROWS)}
+        with session_settings(self._spark, settings):
             producers = _partitions(df.select(F.lit(0)))
             # with the settings of `conf`, this decides how the same files are split
-            tasks_at_once = _partitions(self._spark.sql(f"SELECT id FROM range({_MANY_ROWS})"))
+            (tasks_at_once,) = self._spark.sql(_TASKS_AT_ONCE).collect()[0]
         digest = hex_digest(["default parallelism", str(tasks_at_once)])
         transfer = transfer_settings(df.schema, large_rows=large_rows)
         return Planned(
@@ -148,11 +151,19 @@ class ConnectEngine(Engine):
 
 
 def _partitions(df: DataFrame) -> int:
-    """Return the number of partitions of a DataFrame; runs a small job."""
+    """Return the number of partitions of a DataFrame; runs a small job.
 
-    def probe(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    Spark ends a Python worker that leaves rows unread, and a new one takes a second to import what
+    a task needs. So a partition of one batch is read to its end; of a larger one the rest would be
+    computed for nothing.
+    """
+
+    def probe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         number = -1 if context is None else context.partitionId()
         yield pa.RecordBatch.from_pydict({"partition": [number]})
+        for batch in batches:
+            if batch.num_rows >= _BATCH_ROWS:
+                return
 
     return len(df.mapInArrow(probe, "partition long").collect())

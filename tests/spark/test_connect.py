@@ -51,6 +51,11 @@ def test_version_reuses_and_reads_no_input(seen: dict[str, Any]) -> None:
     assert "driver no. 2" in stages["shown"]
 
 
+def test_workers_live_on(seen: dict[str, Any]) -> None:
+    """No job of ours ends a Python worker: a new one takes a second to import what it needs."""
+    assert seen["workers"] == [2, 2]
+
+
 def test_explain_says_hit_miss_and_why(seen: dict[str, Any]) -> None:
     """`explain` knows a stored stage with and without a version, and says why one is missing."""
     missed, why_missed, hit, why_hit = seen["stages"]["explained"]

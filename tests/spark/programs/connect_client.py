@@ -209,6 +209,32 @@ def remote(spark: SparkSession, root: str) -> dict[str, Any]:
     return found
 
 
+def worker_ids(spark: SparkSession) -> set[int]:
+    """Return the process ids of the Python workers that run two tasks."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+
+        from pyspark import BarrierTaskContext
+
+        BarrierTaskContext.get().barrier()  # both tasks run
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict({"id": [os.getpid()]})
+
+    tasks = spark.range(0, 2, 1, 2).mapInArrow(look, "id long", barrier=True)
+    return {row.id for row in tasks.collect()}
+
+
+def workers(spark: SparkSession, root: str) -> list[int]:
+    """Return how many of the workers are still there after a checkpoint, and requests by tasks."""
+    before = worker_ids(spark)
+    DurableShuffle(spark, root, job="workers").checkpoint(spark.range(0, 40, 1, 2)).collect()
+    after = worker_ids(spark)
+    RemoteStorage(spark, LocalStorage(root)).put_if_absent("w/slot", b"x")
+    return [len(before & after), len(before & worker_ids(spark))]
+
+
 def told_apart(spark: SparkSession, root: str) -> dict[str, Any]:
     """Different plans under one version: rows and decisions, requested twice.
 
@@ -393,6 +419,7 @@ def main(root: str, folder: str) -> None:
     )
     Path(root, "told").mkdir()
     answer = {
+        "workers": workers(spark, f"{root}/workers"),
         "told": told_apart(spark, f"{root}/told"),
         "matrix": matrix(spark, Path(root, "matrix")),
         "inputs": inputs(spark, Path(root, "inputs")),

@@ -10,6 +10,9 @@ from itertools import pairwise
 
 from durable_shuffle.serialization.errors import InvalidInputError
 
+_MANY = 8
+"""With so many partitions per task, the size of one does not count."""
+
 Group = tuple[int, int]
 """First partition and end (exclusive) of a run that one task reads."""
 
@@ -44,6 +47,8 @@ def group_alike(sides: Sequence[Sequence[int]], rule: GroupingRule) -> tuple[Gro
         )
     sizes = [sum(of_one) for of_one in zip(*sides, strict=True)]
     fair = -(-sum(sizes) // rule.tasks)
+    if len(sizes) >= _MANY * rule.tasks:  # else what does not fit would make one more task
+        fair += -(-sum(sizes) // len(sizes))
     target = min(rule.target_bytes, max(fair, rule.least_bytes))
     groups: list[Group] = []
     first, held = 0, 0

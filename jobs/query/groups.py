@@ -26,9 +26,10 @@ _PREFIX = "spark.durableShuffle.group."
 _GROUPING = ("targetBytes", "tasks", "leastBytes")
 _SKEW = ("skewBytes", "skewFactor", "sliceBytes")
 _REBALANCE = "rebalanceBytes"
-_TURNS = 3
-"""Tasks per core, if there is enough to read. More tasks are shorter: a killed driver loses less
-work, and a slow task delays its stage less."""
+_TURNS, _TURNS_FAR = 3, 1
+"""Tasks per core, if there is enough to read, on a folder and on other storage. More tasks are
+shorter: a killed driver loses less work, and a slow task delays its stage less. But where each
+request takes its time, a task waits for four, one after the other."""
 _SPARK_SKEW = "spark.sql.adaptive.skewJoin."
 _SPARK_REBALANCE = "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled"
 
@@ -36,9 +37,14 @@ Reads = tuple[Read, ...]
 """Task number -> what the task reads of one stage."""
 
 
-def grouping_settings(spark: SparkSession) -> dict[str, str]:
-    """Return the settings of grouping with their current values; Spark's switches count."""
-    tasks = _TURNS * spark.sparkContext.defaultParallelism
+def grouping_settings(spark: SparkSession, *, is_far: bool) -> dict[str, str]:
+    """Return the settings of grouping with their current values; Spark's switches count.
+
+    Args:
+        is_far: whether a request to the storage takes long, as on all but a folder.
+    """
+    turns = _TURNS_FAR if is_far else _TURNS
+    tasks = turns * spark.sparkContext.defaultParallelism
     values = [32 << 20, tasks, 1 << 20]
     settings = {_PREFIX + name: str(n) for name, n in zip(_GROUPING, values, strict=True)}
     conf = spark.conf

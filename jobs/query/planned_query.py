@@ -274,7 +274,10 @@ class PlannedQuery:
 
     def planning_settings(self) -> dict[str, str]:
         """The settings that split files and group partitions, with their current values."""
-        return {**self.conf, **grouping_settings(self.spark)}
+        return {**self.conf, **self._grouping_settings()}
+
+    def _grouping_settings(self) -> dict[str, str]:
+        return grouping_settings(self.spark, is_far=self._stages.store.is_far)
 
     def start_broadcasts(self, pieces: Sequence[PlanPiece]) -> None:
         """Start the broadcasts that read no stored stage, so that they run beside map sides."""
@@ -292,7 +295,7 @@ class PlannedQuery:
         """Return the query's rows over its stored stages, on the user's session."""
         with catalyst.active(self._session), self._lock:
             piece = self.above(below)
-            plan, _ = self._rebuilt(piece, below, grouping_settings(self.spark))
+            plan, _ = self._rebuilt(piece, below, self._grouping_settings())
             frame = rows_of(self.spark, plan)
         cuts = tuple({cut.number: cut for cut in piece.sites.values()}.values())
         if not any(isinstance(below[cut.number], NativeStage) for cut in cuts):

@@ -33,6 +33,9 @@ from durable_shuffle.shuffle.log.stage import StageHandle, StageState
 _AT_ONCE = 8
 """Map sides that may run at the same time, each in its own thread."""
 
+Known = tuple[StageHandle, StageState]
+"""A stage that was looked up just now, and its state."""
+
 _LEFT = "left to Spark: a driver that dies loses {:.1f} s of work, at_risk allows {:g} s"
 
 
@@ -46,32 +49,46 @@ class SealedCuts:
 
     Args:
         runs: whether the query will run, so that damaged stages may be mended.
+        known: fingerprint -> what is known of a stored stage.
     """
 
     def __init__(
-        self, query: PlannedQuery, stages: StageRunner, at_risk: AtRisk, *, runs: bool
+        self,
+        query: PlannedQuery,
+        stages: StageRunner,
+        at_risk: AtRisk,
+        *,
+        runs: bool,
+        known: Mapping[str, Known],
     ) -> None:
         self._query, self._store, self._at_risk = query, stages.store, at_risk
         self._runs = runs
         self._least = stages.settings.result_least_bytes
+        self._known = dict(known)
         self._seals: dict[str, Seal | None] = {}
         self._stages: dict[str, StageHandle] = {}
 
     def seal(self, cut: Cut) -> Seal | None:
         """Return the seal of a cut's stage if nothing of it has to run."""
-        fingerprint = self._query.fingerprint(cut)
-        if fingerprint not in self._seals:
-            self._seals[fingerprint] = self._read(cut)
-        return self._seals[fingerprint]
+        self._look_up([cut])
+        return self._seals[self._query.fingerprint(cut)]
 
-    def _read(self, cut: Cut) -> Seal | None:
-        if self._store.policy == "never":
+    def _look_up(self, cuts: Iterable[Cut]) -> None:
+        """Find out the seals of cuts, all at once."""
+        query = self._query
+        asked = {query.fingerprint(cut): query.identity(cut) for cut in cuts}
+        asked = {key: one for key, one in asked.items() if key not in self._seals}
+        if self._store.policy != "never":
+            new = [one for one in asked.values() if one.fingerprint not in self._known]
+            self._known |= self._store.stored_with_state(query.name, new, runs=self._runs)
+        for key, identity in asked.items():
+            self._seals[key] = self._seal_of(key, self._known.get(identity.fingerprint))
+
+    def _seal_of(self, key: str, known: Known | None) -> Seal | None:
+        if known is None or self._store.superseded(known[0]):
             return None
-        stage = self._store.stored(self._query.name, self._query.identity(cut))
-        if stage is None or self._store.superseded(stage):
-            return None
-        self._stages[self._query.fingerprint(cut)] = stage
-        state = self._store.state(stage, runs=self._runs)
+        stage, state = known
+        self._stages[key] = stage
         return None if self._store.healing.hopeless(stage) else whole_seal(state)
 
     def needed(self) -> dict[int, bool]:
@@ -96,6 +113,7 @@ class SealedCuts:
         needed: dict[int, bool] = {}
 
         def look(piece: PlanPiece) -> None:
+            self._look_up(piece.cuts)
             for cut in piece.cuts:
                 if cut.number not in needed:
                     needed[cut.number] = self.seal(cut) is not None
@@ -155,6 +173,7 @@ class QueryRun:
         progress: is told what starts and ends.
         at_risk: how much work may be lost; nothing is at risk yet.
         replanned: called after the query was planned again.
+        known: as for `SealedCuts`.
     """
 
     def __init__(
@@ -166,10 +185,11 @@ class QueryRun:
         progress: ProgressView,
         at_risk: AtRisk,
         replanned: Callable[[], None],
+        known: Mapping[str, Known],
     ) -> None:
         self._spark, self._engine, self._stages, self._query = spark, engine, stages, query
         self._progress, self._replanned = progress, replanned
-        self._sealed = SealedCuts(query, stages, at_risk, runs=True)
+        self._sealed = SealedCuts(query, stages, at_risk, runs=True, known=known)
         self._at_risk = at_risk
         self._tag = f"durable-shuffle-{stages.ids.new_id()}"
         self._running: dict[Future[Source], Cut] = {}

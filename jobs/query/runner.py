@@ -17,7 +17,7 @@ from durable_shuffle.jobs.query.cuts import Cut, schema_of
 from durable_shuffle.jobs.query.logical import split_bytes
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
-from durable_shuffle.jobs.query.run import QueryRun, SealedCuts, whole_seal
+from durable_shuffle.jobs.query.run import Known, QueryRun, SealedCuts, whole_seal
 from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation
 from durable_shuffle.jobs.stages.healing import healing
@@ -102,11 +102,13 @@ class QueryRunner:
             earlier: if this fails, the reports of stages that it has stored are added to it.
         """
         with planning("query"):
-            query = self._planned(df, call, remember=True)
+            query, known = self._planned(df, call, remember=True)
         planned.append(query)
         check = partial(self._check_inputs, query, remember=True)
         at_risk = self._at_risk(query, call)
-        run = QueryRun(self._spark, self._engine, self._stages, query, progress, at_risk, check)
+        run = QueryRun(
+            *(self._spark, self._engine, self._stages, query, progress, at_risk, check, known)
+        )
         try:
             stored = run.ensure()
         except Exception:
@@ -132,9 +134,9 @@ class QueryRunner:
 
     def explain(self, df: DataFrame, call: QueryCall) -> Explanation:
         """Say what `run` would do. Plans the query, runs nothing."""
-        query = self._planned(df, call, remember=False)
+        query, known = self._planned(df, call, remember=False)
         at_risk = self._at_risk(query, call)
-        sealed = SealedCuts(query, self._stages, at_risk, runs=False)
+        sealed = SealedCuts(query, self._stages, at_risk, runs=False, known=known)
         while sealed.taken_into_account():
             self._check_inputs(query, remember=False)
         needed = sealed.needed()
@@ -207,15 +209,22 @@ class QueryRunner:
         why = f"{done} of {total} map tasks are stored"
         return StageStatus.PARTIAL, StageAction.RESUMED, why
 
-    def _planned(self, df: DataFrame, call: QueryCall, *, remember: bool) -> PlannedQuery:
+    def _planned(
+        self, df: DataFrame, call: QueryCall, *, remember: bool
+    ) -> tuple[PlannedQuery, Mapping[str, Known]]:
+        """Return the planned query, and what is stored of it."""
         check_frame(df, streaming=_NO_STREAM)
         df = self._engine.fixed(df)
         query = self._first_plan(df, call, self._engine.planning_settings())
-        recorded = self._recorded(query, runs=remember)
+        known: Mapping[str, Known] = {}
+        if self.store.policy != "never":
+            cuts = (query.identity(cut) for cut in query.cuts)
+            known = self.store.stored_with_state(query.name, cuts, runs=remember)
+        recorded = _recorded(query, known)
         if recorded is not None and recorded != query.conf:
             query = self._query(df, call, recorded)
         self._check_inputs(query, remember=remember)
-        return query
+        return query, known
 
     def _check_inputs(self, query: PlannedQuery, *, remember: bool) -> None:
         for cut in query.cuts:  # also those below a sealed one, which do not run
@@ -238,11 +247,12 @@ class QueryRunner:
                 check.result()  # its error explains more than the planning error that it caused
                 self._checked = True
 
-    def _recorded(self, query: PlannedQuery, *, runs: bool) -> dict[str, str] | None:
-        """Return the split settings of the first stage that an earlier run left incomplete."""
-        for cut in query.cuts:
-            stage = self.store.stored(query.name, query.identity(cut))
-            if stage is not None and whole_seal(self.store.state(stage, runs=runs)) is None:
-                planning = recorded_settings(stage)
-                return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
-        return None
+
+def _recorded(query: PlannedQuery, known: Mapping[str, Known]) -> dict[str, str] | None:
+    """Return the split settings of the first stage that an earlier run left incomplete."""
+    for cut in query.cuts:
+        stage, state = known.get(query.identity(cut).fingerprint, (None, None))
+        if stage is not None and state is not None and whole_seal(state) is None:
+            planning = recorded_settings(stage)
+            return {k: v for k, v in planning.items() if k.startswith("spark.sql.")}
+    return None

@@ -43,7 +43,7 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.base.side_by_side import side_by_side
+from durable_shuffle.shuffle.base.side_by_side import each_at_once, side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, stage_folders
@@ -64,7 +64,8 @@ from durable_shuffle.shuffle.read.sealed_reader import small_index
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
 from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import Storage, backend_of
+from durable_shuffle.shuffle.storage.local import LocalStorage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 _LOG = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ class StageStore:
         self.misses = Misses(storage, log, settings)
         self.healing = Healing(log, settings, clock, ids)
         self._runs = ProducerRuns(engine, task_storage, log, settings, ids, self.healing)
+        self.is_far = not isinstance(backend_of(storage), LocalStorage)
+        """Whether a request takes long: the storage is no folder."""
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
         """Say what `ensure` would do under policy "auto".
@@ -128,6 +131,24 @@ class StageStore:
         """Return the newest incarnation with this name and fingerprint, sealed or not."""
         path = self._log.state.stages.get((name, identity.fingerprint))
         return open_stage(storage or self._storage, path) if path else None
+
+    def stored_with_state(
+        self, name: str, identities: Iterable[StageIdentity], *, runs: bool
+    ) -> dict[str, tuple[StageHandle, StageState]]:
+        """Return fingerprint -> the stage and its state, of those that are stored; see `state`.
+
+        All are asked at once.
+        """
+        wanted = {one.fingerprint: one for one in identities}
+
+        def look(identity: StageIdentity) -> tuple[StageHandle, StageState] | None:
+            stage, asked = self._opened(name, identity, self._storage)
+            if stage is None:
+                return None
+            return stage, self.state(stage, runs=runs, asked=asked or NOTHING)
+
+        found = zip(wanted, each_at_once(look, list(wanted.values())), strict=True)
+        return {fingerprint: one for fingerprint, one in found if one is not None}
 
     def mend(self, paths: Iterable[StagePath]) -> bool:
         """Mend those of these stages in which readers noted damage; return whether there is one."""
@@ -192,11 +213,12 @@ class StageStore:
         start = self.clock.monotonic()
         storage = CountingStorage(self._storage)  # other threads have their own
         before = self._storage.retry_counts
-        stage, asked = (None, None) if changed else self._opened(work.name, identity, storage)
+        anew = changed or self.policy == "never"
+        stage, asked = (None, None) if anew else self._opened(work.name, identity, storage)
         decision: Decision
         planned: Planned | None
-        if changed:
-            why = unrecognised([changed])
+        if anew:
+            why = unrecognised([changed]) if changed else ""
             decision, planned = decide(WantedStage(None, "", ()), None, self.policy, why), None
         else:
             decision, planned = self._decide(

@@ -244,13 +244,14 @@ def small_index(
 
 
 def _small_index(stage: StageHandle, seal: Seal) -> memoryview:
-    name = stage.path.index_key(seal.index)
-    if stage.index is not None and stage.index[0] == name:
-        return memoryview(stage.index[1])
-    return _read_index(stage, ByteRange(name, 0, seal.index_bytes))
+    return _read_index(stage, ByteRange(stage.path.index_key(seal.index), 0, seal.index_bytes))
 
 
 def _read_index(stage: StageHandle, where: ByteRange) -> memoryview:
+    name, held = stage.index or ("", b"")
+    end = where.start + where.length
+    if where.key == name and end <= len(held):
+        return memoryview(held)[where.start : end]
     return data_of(stage).read_range(where.key, where.start, where.length)
 
 

@@ -145,14 +145,20 @@ class JobRecords(TypedLog[JobRecord, JobState]):
         *,
         first_too: bool = False,
         asked: Mapping[int, bytes | None] = NOTHING,
+        sure: int | None = None,
     ) -> JobState:
-        """As `TypedLog.read`, from the floor if that is higher."""
+        """As `TypedLog.read`, from the floor if that is higher.
+
+        Args:
+            sure: slot below which it is certain that no slot of `state` was gone when it was read
+                or won; default all of them.
+        """
         while True:  # ends: each turn begins at a higher floor
             end = TypedLog.read(self, state, until, ahead, first_too=first_too, asked=asked)
-            floor = self._floor_above(state.next_slot)
+            floor = self.floor_above(state.next_slot if sure is None else sure)
             if floor is None:
                 return end
-            state, asked = floor, NOTHING
+            state, asked, sure = floor, NOTHING, None
 
     def decide(
         self, state: JobState, propose: Callable[[JobState], JobRecord | None]
@@ -176,17 +182,12 @@ class JobRecords(TypedLog[JobRecord, JobState]):
             else:
                 return decided
 
-    def sure(self, state: JobState) -> JobState:
-        """Return the state when it counts that records were read or won up to it: the same, or one
-        read from the floor if that is higher."""
-        floor = self._floor_above(state.next_slot)
-        return state if floor is None else self.read(floor)
-
     def _refuse_litter(self, slot: int) -> None:
-        floor = self._floor_above(slot)
+        floor = self.floor_above(slot)
         if floor is not None:
             raise _BehindFloorError(floor)
 
-    def _floor_above(self, slot: int) -> JobState | None:
+    def floor_above(self, slot: int) -> JobState | None:
+        """Return the floor if it is above a slot; None if no slot was gone from there on."""
         floor = newest_floor(self.slots.storage, self.job)
         return None if floor is None or floor.next_slot <= slot else floor

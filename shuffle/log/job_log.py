@@ -68,6 +68,8 @@ class JobLog:
         self._log, self._state, self._record_id = log, state, record_id
         self._lock = threading.RLock()
         self._generation = state.generation
+        self._sure = state.next_slot
+        """Slot below which no slot was gone when it was read or won; `confirm` raises it."""
         self.run = state.runs
         """Number of the run that this driver began; for a command, of the one that comes next."""
 
@@ -157,8 +159,11 @@ class JobLog:
 
         with self._lock:
             self._go_on()
+            begin = self._state.next_slot
             decide = self._log.decide if sure else partial(TypedLog.decide, self._log)
             state, won = decide(self._state, wanted)
+            if sure and self._sure >= begin:
+                self._sure = state.next_slot
             self._state = keep_snapshot(self._log.slots.storage, state) if sure else state
             return won is not None
 
@@ -169,7 +174,15 @@ class JobLog:
             FencedError: a newer driver claimed the job.
         """
         with self._lock:
-            self._take_in(self._log.sure(self._state))
+            sure, end = self._sure, self._state.next_slot
+        if sure >= end:
+            return  # another thread has made sure of it since
+        floor = self._log.floor_above(sure)
+        with self._lock:
+            if floor is not None:
+                self._take_in(self._log.read(floor))
+                end = self._state.next_slot
+            self._sure = max(self._sure, end)
             self._state = keep_snapshot(self._log.slots.storage, self._state)
 
     def records(self, slot: int) -> Iterator[tuple[int, JobRecord]]:
@@ -185,7 +198,8 @@ class JobLog:
         with self._lock:
             self._go_on()
             self._take_in(self._state)
-            self._take_in(self._log.read(self._state, until=self._is_lost))
+            self._take_in(self._log.read(self._state, until=self._is_lost, sure=self._sure))
+            self._sure = self._state.next_slot
             self._state = keep_snapshot(self._log.slots.storage, self._state)
 
     def end(self) -> None:
@@ -228,7 +242,10 @@ class JobLog:
             return Claim(self._record_id, *names)
 
         if self._state.ended and not self._is_lost(self._state):
+            begin = self._state.next_slot
             state, _ = self._log.decide(self._state, claim)
+            if self._sure >= begin:
+                self._sure = state.next_slot
             self._take_in(state)
             self._generation = state.generation
 

@@ -1,9 +1,11 @@
 """A driver waits for few requests one after the other: over a network each costs a round trip."""
 
+from functools import reduce
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from round_trips import counted_rounds
 
 from durable_shuffle import DurableShuffle
@@ -29,3 +31,24 @@ def test_rounds_of_the_driver(
     assert stored.ended <= 5, stored.requests
     # DESCRIBE beside the log, STAGE; then the floors beside the log again and the listings
     assert again.ended <= 3, again.requests
+
+
+def test_stages_of_a_query_are_looked_up_at_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that finds a query stored waits for little more than it does for one stage."""
+    base = spark.range(0, 1000, 1, 4).selectExpr("id", "id % 17 AS k")
+    sums = [F.sum("id").alias(f"s{n}") for n in range(9)]
+    parts = [base.where(f"k <> {n}").groupBy("k").agg(one) for n, one in enumerate(sums)]
+    df = reduce(lambda a, b: a.join(b, "k"), parts)
+    for run in range(2):
+        with DurableShuffle(spark, str(tmp_path), job="rounds") as shuffle:
+            shuffle.checkpoint(base, name="warm")
+            with counted_rounds(monkeypatch) as rounds:
+                frame = shuffle.query(df)
+            stages = [one for one in shuffle.report().stages if one.name == "query"]
+            assert len(stages) >= 8
+            assert any(one.map_tasks_run for one in stages) is (run == 0)
+            assert len(frame.collect()) == 8
+    # look, look again, one STAGE after the other, the floors
+    assert rounds.ended <= len(stages) + 6, "\n".join(map(str, rounds.requests))

@@ -109,6 +109,27 @@ def test_a_driver_that_stood_still_is_fenced(storage: MemoryStorage, ids: Seeded
             storage.delete([info.key])
 
 
+@pytest.mark.parametrize("ask", ["confirm", "check"])
+@pytest.mark.parametrize("wins", [1, 2, 6])
+def test_slots_that_were_won_behind_the_floor_do_not_count(
+    storage: MemoryStorage, ids: SeededIds, ask: str, wins: int
+) -> None:
+    """A driver stands still, wins slots that are gone up to the floor, and asks about all of them
+    at once."""
+    old = nights(storage, ids, 0, 1)
+    path, begin = old.state.order[0], old.state.next_slot
+    new = JobLog.claim(storage, "job", ids.new_id(), wall_seconds=NOW)
+    while new.state.next_slot < begin + wins:
+        use(new, ids, path)
+    assert put_floor(storage, new.state, ids.new_id())
+    storage.delete([f"job/log/{slot:010d}" for slot in range(new.state.next_slot)])
+    for _ in range(wins):
+        names = path.name, path.fingerprint, path.incarnation
+        assert old.append(StageUse(ids.new_id(), old.generation, *names), sure=False)
+    with pytest.raises(FencedError):
+        old.confirm() if ask == "confirm" else old.check_owner()
+
+
 def test_litter_deceives_nobody(storage: MemoryStorage, ids: SeededIds) -> None:
     """A late create of a dead driver fills the slot at which another one stood still."""
     old = nights(storage, ids, 0, 1)

@@ -403,8 +403,16 @@ MUTATIONS = (
         "floor",
         "an empty slot below a floor of the job log is its end",
         "shuffle/log/job_floor.py",
-        "            floor = self._floor_above(state.next_slot)\n",
+        "            floor = self.floor_above(state.next_slot if sure is None else sure)\n",
         "            floor = None\n",
+        FLOOR,
+    ),
+    Mutation(
+        "floor",
+        "of several slots that were won unsure only the last one is asked about",
+        "shuffle/log/job_log.py",
+        "            sure, end = self._sure, self._state.next_slot\n",
+        "            sure, end = self._state.next_slot, self._state.next_slot + 1\n",
         FLOOR,
     ),
     Mutation(

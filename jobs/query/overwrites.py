@@ -45,6 +45,20 @@ def overwrites_own_files(frames: Iterable[DataFrame], folders: Iterable[str]) ->
     return bool(own)
 
 
+def folder_of_table(spark: SparkSession, table: str) -> str | None:
+    """Return the folder of a table in Spark's own catalog, which goes when it is replaced.
+
+    None if there is no such table. Spark refuses to replace a table that it reads as a table; it
+    does not see that files are those of the table.
+    """
+    state: Any = spark._jsparkSession.sessionState()  # noqa: SLF001
+    try:
+        name = state.sqlParser().parseTableIdentifier(table)
+        return str(state.catalog().getTableMetadata(name).location())
+    except JVM_ERRORS:
+        return None
+
+
 def _may_read_below(df: DataFrame, folder: str) -> bool:
     try:
         target = _below(_place(df.sparkSession, folder)[1])

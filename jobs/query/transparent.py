@@ -8,12 +8,13 @@ the block never ends a program that Spark would run.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.query.overwrites import overwrites_own_files
+from durable_shuffle.jobs.engine.catalyst import with_origin
+from durable_shuffle.jobs.query.overwrites import folder_of_table, overwrites_own_files
 from durable_shuffle.jobs.query.statements import (
     frames_of,
     run_over,
@@ -143,10 +144,12 @@ def _patches(
         Its action is called once: it deletes what the rows were made of.
         """
         try:
-            return healing(lambda: store(df), mend)
+            rows = healing(lambda: store(df), mend)
         except InvalidInputError as error:
             left(f"{name}(): it may overwrite files that it reads, and {error}")
             return df
+        rows, asked = cast("ClassicFrame", rows), cast("ClassicFrame", df)
+        return with_origin(rows, asked)  # Spark checks a write of the user's plan
 
     def action(owner: type, name: str) -> Any:
         original = owner.__dict__[name]
@@ -290,8 +293,12 @@ class _JavaWriter:
         return next(formats, "").lower() in ("delta", "iceberg")
 
     def _folder(self, name: str, args: tuple[Any, ...]) -> str | None:
-        """Return the folder that a call writes; None if it names a table, or none."""
-        if args:
+        """Return the folder that a call deletes; None if there is none, or Spark itself looks."""
+        if name == "saveAsTable":
+            folder = folder_of_table(self._df.sparkSession, str(args[0]))
+            if folder is not None:
+                return folder
+        elif args:
             return str(args[0]) if name in _FOLDERS else None
         paths = (
             values[1]

@@ -39,7 +39,8 @@ def check(session: SparkSession, root: str, folder: Path, format_: str, *case: s
     def to(run: str) -> dict[str, str]:
         names = {"table": f"own.{run}", "path": str(folder / run), "format": format_}
         copied = run == "plain" and way in DELETES_FIRST
-        return names | ({"read": "own.copy"} if copied else {})
+        copy = {"read": "own.copy", "read_path": str(folder / "copy")}
+        return names | (copy if copied else {})
 
     found = outcomes(session, root, to, (way, read, mode))
     assert found[0][1], found

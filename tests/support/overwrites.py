@@ -71,6 +71,16 @@ FRAMES: dict[str, Callable[[DataFrame, dict[str, str]], object]] = {
     "save over its table": lambda df, to: saved(df, to),
     "save, cached": lambda df, to: saved(df.cache(), to),
     "save, read by a subquery": lambda df, to: saved(df.sparkSession.sql(SUBQUERY, rows=df), to),
+    "save as table, of its files": lambda df, to: (
+        df.sparkSession.read.format(to["format"])
+        .schema("id BIGINT, n BIGINT, p INT")
+        .load(to.get("read_path", to["path"]))
+        .selectExpr("id", "n + 1 AS n", "p")
+        .write.format(to["format"])
+        .mode("overwrite")
+        .partitionBy("p")
+        .saveAsTable(to["table"])
+    ),
     "save over a partition": lambda df, to: saved(df.filter("p = 1").drop("p"), to, "/p=1"),
 }
 TABLES: dict[str, Callable[[DataFrame, dict[str, str]], object]] = {
@@ -141,7 +151,7 @@ def outcomes(
 
     Args:
         to: names the table of a run, which is made here: 20 rows in two partitions. If it names a
-            second one to `read`, that one is made, too.
+            second one to `read`, that one is made, too; `read_path` is its folder.
         case: way, query, and mode of overwriting partitions.
     """
     way, read, mode = case

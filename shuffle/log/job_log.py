@@ -159,10 +159,11 @@ class JobLog:
 
         with self._lock:
             self._go_on()
-            begin = self._state.next_slot
+            if sure:
+                self.confirm()
             decide = self._log.decide if sure else partial(TypedLog.decide, self._log)
             state, won = decide(self._state, wanted)
-            if sure and self._sure >= begin:
+            if sure:
                 self._sure = state.next_slot
             self._state = keep_snapshot(self._log.slots.storage, state) if sure else state
             return won is not None
@@ -214,9 +215,11 @@ class JobLog:
             mine = state.generation == self._generation and not self._is_lost(state)
             return DriverEnded(self._record_id, self._generation) if mine else None
 
-        with self._lock:
+        with self._lock, suppress(FencedError):
+            self.confirm()
             if not self._state.ended:
                 self._state, _ = self._log.decide(self._state, ended)
+                self._sure = self._state.next_slot
 
     def __enter__(self) -> "JobLog":
         return self
@@ -242,10 +245,9 @@ class JobLog:
             return Claim(self._record_id, *names)
 
         if self._state.ended and not self._is_lost(self._state):
-            begin = self._state.next_slot
+            self.confirm()
             state, _ = self._log.decide(self._state, claim)
-            if self._sure >= begin:
-                self._sure = state.next_slot
+            self._sure = state.next_slot
             self._take_in(state)
             self._generation = state.generation
 

@@ -109,7 +109,7 @@ def test_a_driver_that_stood_still_is_fenced(storage: MemoryStorage, ids: Seeded
             storage.delete([info.key])
 
 
-@pytest.mark.parametrize("ask", ["confirm", "check"])
+@pytest.mark.parametrize("ask", ["confirm", "check", "append", "end"])
 @pytest.mark.parametrize("wins", [1, 2, 6])
 def test_slots_that_were_won_behind_the_floor_do_not_count(
     storage: MemoryStorage, ids: SeededIds, ask: str, wins: int
@@ -126,8 +126,13 @@ def test_slots_that_were_won_behind_the_floor_do_not_count(
     for _ in range(wins):
         names = path.name, path.fingerprint, path.incarnation
         assert old.append(StageUse(ids.new_id(), old.generation, *names), sure=False)
-    with pytest.raises(FencedError):
-        old.confirm() if ask == "confirm" else old.check_owner()
+    if ask == "end":
+        old.end()
+    else:
+        asked = {"confirm": old.confirm, "check": old.check_owner}
+        with pytest.raises(FencedError):
+            asked.get(ask, lambda: use(old, ids, path))()
+    assert read_job(storage, "job") == new.state, "it wrote where the new driver goes on"
 
 
 def test_litter_deceives_nobody(storage: MemoryStorage, ids: SeededIds) -> None:

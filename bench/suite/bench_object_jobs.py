@@ -5,15 +5,15 @@ server runs on the same cores. `BENCH_QUERIES` names the TPC-H queries, by defau
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from places import Places
 from pyspark.sql import DataFrame, SparkSession
+from python_job import SUMS, map_and_reduce
 from user_session import tpch_session
 
 from durable_shuffle.bench.interleaved import interleave
@@ -37,7 +37,6 @@ STAGE_BAR = 0.7
 AGAIN_BAR = 1.3
 """A second run over the late network / on a folder."""
 PARTITIONS = 32
-Batches = Iterator[pa.RecordBatch]
 
 
 @pytest.mark.long_bench
@@ -125,23 +124,11 @@ def test_python_stage(
 ) -> None:
     """`stage()` with a map and a reduce, 16 columns, against the same functions in Spark."""
     source = bench_spark.read.parquet(generate_all(cache, 1.0 if measuring else 0.01).lineitem)
-    schema = "k long, s double"
-
-    def clean(batches: Batches) -> Batches:  # in here, so that workers need not import this file
-        import pyarrow.compute as pc
-
-        for batch in batches:
-            yield batch.filter(pc.greater(batch.column("l_quantity").cast("float64"), 2.0))
-
-    def total(batches: Batches) -> Batches:
-        table = pa.Table.from_batches(list(batches)).group_by("l_orderkey")
-        for sums in table.aggregate([("l_extendedprice", "sum")]).to_batches():
-            price = sums.column("l_extendedprice_sum").cast("float64")
-            yield pa.RecordBatch.from_arrays([sums.column("l_orderkey"), price], names=["k", "s"])
+    clean, total = map_and_reduce()
 
     def native() -> DataFrame:
         mapped = source.mapInArrow(clean, source.schema)
-        return mapped.repartition(PARTITIONS, "l_orderkey").mapInArrow(total, schema)
+        return mapped.repartition(PARTITIONS, "l_orderkey").mapInArrow(total, SUMS)
 
     def noop(df: DataFrame) -> None:
         df.write.format("noop").mode("overwrite").save()
@@ -156,7 +143,7 @@ def test_python_stage(
                         keys="l_orderkey",
                         num_partitions=PARTITIONS,
                         reduce=total,
-                        schema=schema,
+                        schema=SUMS,
                     )
                 )
 

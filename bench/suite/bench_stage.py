@@ -22,6 +22,7 @@ import pytest
 from document import record
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from python_job import SUMS, map_and_reduce
 
 from durable_shuffle import DurableShuffle, Grouped
 from durable_shuffle.bench.interleaved import Timings, interleave
@@ -83,19 +84,7 @@ def test_map_and_reduce(
 ) -> None:
     """A filter, a shuffle by order, a sum per order."""
     source = lineitem if columns == 16 else lineitem.select(*FIVE)
-    schema = "k long, s double"
-
-    def clean(batches: Batches) -> Batches:  # in here, so that workers need not import this file
-        import pyarrow.compute as pc
-
-        for batch in batches:
-            yield batch.filter(pc.greater(batch.column("l_quantity").cast("float64"), 2.0))
-
-    def total(batches: Batches) -> Batches:
-        table = pa.Table.from_batches(list(batches)).group_by("l_orderkey")
-        for sums in table.aggregate([("l_extendedprice", "sum")]).to_batches():
-            price = sums.column("l_extendedprice_sum").cast("float64")
-            yield pa.RecordBatch.from_arrays([sums.column("l_orderkey"), price], names=["k", "s"])
+    clean, total = map_and_reduce()
 
     def stored() -> DataFrame:
         return shuffle.stage(
@@ -104,12 +93,12 @@ def test_map_and_reduce(
             keys="l_orderkey",
             num_partitions=PARTITIONS,
             reduce=total,
-            schema=schema,
+            schema=SUMS,
         )
 
     def native() -> DataFrame:
         mapped = source.mapInArrow(clean, source.schema)
-        return mapped.repartition(PARTITIONS, "l_orderkey").mapInArrow(total, schema)
+        return mapped.repartition(PARTITIONS, "l_orderkey").mapInArrow(total, SUMS)
 
     def run_stored() -> None:
         noop(stored())

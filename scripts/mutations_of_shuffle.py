@@ -411,8 +411,8 @@ MUTATIONS = (
         "floor",
         "of several slots that were won unsure only the last one is asked about",
         "shuffle/log/job_log.py",
-        "            sure, end = self._sure, self._state.next_slot\n",
-        "            sure, end = self._state.next_slot, self._state.next_slot + 1\n",
+        "            sure, unsure = self._sure, self._state.next_slot\n",
+        "            sure, unsure = self._state.next_slot, self._state.next_slot + 1\n",
         FLOOR,
     ),
     Mutation(

@@ -120,7 +120,8 @@ class ProducerRuns:
                 record_id=self.ids.new_id(),
                 settings=self.settings,
                 known=StageState() if new and not noted else None,
-                may_seal=self.log.check_owner,
+                may_seal=self.log.look,
+                may_go_on=partial(self.log.confirm, end=True),
             ),
             lambda: list_written(stage),
         )

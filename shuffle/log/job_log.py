@@ -3,7 +3,8 @@
 The newest CLAIM wins. Nobody can tell a dead driver from a slow one, so an older driver stops at
 its next write. A driver that makes, reuses or releases a stage first wins a slot here, so a release
 cannot race a driver that plans to reuse. A released stage stays released: a STAGE record behind
-RELEASED of the same incarnation is void, and `append` refuses to write one.
+RELEASED of the same incarnation is void, and `append` refuses to write one. So is one of an older
+driver behind the CLAIM of a newer one.
 
 Reading begins at the newest snapshot (`job_state.py`), and writers leave a new one now and then.
 """
@@ -155,7 +156,7 @@ class JobLog:
             self._take_in(state)
             if isinstance(record, StageUse):
                 refuse_released(state, state.path_of(record))
-            return None if unless(state) else record
+            return None if unless(state) else replace(record, generation=self._generation)
 
         with self._lock:
             self._go_on()
@@ -168,22 +169,40 @@ class JobLog:
             self._state = keep_snapshot(self._log.slots.storage, state) if sure else state
             return won is not None
 
-    def confirm(self) -> None:
-        """Make sure that what was appended with `sure=False` counts.
+    def look(self) -> None:
+        """Read what came since, except that the slots may be gone; `confirm` makes sure of it.
 
         Raises:
             FencedError: a newer driver claimed the job.
         """
         with self._lock:
-            sure, end = self._sure, self._state.next_slot
-        if sure >= end:
+            self._go_on()
+            self._take_in(self._state)
+            state = TypedLog.read(self._log, self._state, self._is_lost)
+            if self._is_lost(state):
+                self.check_owner()  # it may be the CLAIM of a slot that is gone
+            else:
+                self._take_in(state)
+
+    def confirm(self, *, end: bool = False) -> None:
+        """Make sure that what was appended with `sure=False` counts.
+
+        Args:
+            end: and that the log ended where `look` found its end.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        with self._lock:
+            sure, unsure = self._sure, self._state.next_slot
+        if sure >= unsure and not end:
             return  # another thread has made sure of it since
         floor = self._log.floor_above(sure)
         with self._lock:
             if floor is not None:
                 self._take_in(self._log.read(floor))
-                end = self._state.next_slot
-            self._sure = max(self._sure, end)
+                unsure = self._state.next_slot
+            self._sure = max(self._sure, unsure)
             self._state = keep_snapshot(self._log.slots.storage, self._state)
 
     def records(self, slot: int) -> Iterator[tuple[int, JobRecord]]:

@@ -181,8 +181,8 @@ def _claimed(state: JobState, record: Claim) -> JobState:
 
 def _used(state: JobState, record: StageUse) -> JobState:
     path = state.path_of(record)
-    if path in state.gone:
-        return state
+    if path in state.gone or record.generation < state.generation:
+        return state  # void: it was released, or an older driver won slots before it looked
     use = Use(record.generation, state.runs, record.wall_seconds, record.lasts)
     state = replace(
         state,

@@ -68,6 +68,7 @@ def sealed_state(
     settings: Settings | None = None,
     known: StageState | None = None,
     may_seal: Callable[[], None] = lambda: None,
+    may_go_on: Callable[[], None] = lambda: None,
 ) -> tuple[StageState, WrittenIndex]:
     """Write the index and win SEAL, or find the seal that stands: there is only one.
 
@@ -79,6 +80,7 @@ def sealed_state(
         settings: threads and the folder for temporary files; None for the defaults.
         known: what the caller knows of the stage's log; None to read it.
         may_seal: runs beside the writing of the index; raises if the caller must not seal.
+        may_go_on: runs beside the writing of SEAL; raises if the caller must stop behind it.
 
     Returns:
         The state, with a seal, and the index that was written. The seal may name another one.
@@ -118,7 +120,8 @@ def sealed_state(
             raise stage_released(stage, state.over)
         return None
 
-    state, _ = stage_log(stage).decide(state, unless_decided)
+    known = state
+    _, (state, _) = side_by_side(may_go_on, lambda: stage_log(stage).decide(known, unless_decided))
     return state, (record_id, indexed.whole)  # with a seal, else `unless_decided` raised
 
 

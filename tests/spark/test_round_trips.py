@@ -27,8 +27,8 @@ def test_rounds_of_the_driver(
             assert rounds.requests
             found.append(rounds)
     stored, again = found
-    # DESCRIBE, STAGE; behind the map side: the job's log beside the index, the floors, then SEAL
-    assert stored.ended <= 5, stored.requests
+    # DESCRIBE, STAGE; behind the map side: the job's log and its floors, beside them index and SEAL
+    assert stored.ended <= 4, stored.requests
     # DESCRIBE beside the log, STAGE; then the floors beside the log again and the listings
     assert again.ended <= 3, again.requests
 

@@ -11,7 +11,8 @@ def local_spark() -> SparkSession:
     """Return it, started if need be: two cores, quiet, in UTC, and without compiled plans.
 
     To compile the plan of a few rows takes longer than to run it. Files whose subject is the plan
-    itself, and all driver programs, have Spark's default.
+    itself, and all driver programs, have Spark's default. Spark keeps little of what has run: what
+    thousands of tests leave behind by its own defaults fills the heap.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -26,6 +27,10 @@ def local_spark() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.ui.retainedJobs", "100")
+        .config("spark.ui.retainedStages", "100")
+        .config("spark.ui.retainedTasks", "2000")
+        .config("spark.sql.ui.retainedExecutions", "50")
         .getOrCreate()
     )
 

@@ -6,7 +6,8 @@ too, because a listing may show it no snapshot and no floor. So a slot that read
 end of the log, or is deleted; a create may win a slot that somebody had won before; and whoever
 reads on there meets such litter. So whoever won a slot, lost one, or read some therefore looks at
 the floor before they believe it: if it stands behind the first of these slots, they read again from
-the floor.
+the floor. A driver may win a few slots before it looks, if it looks before anybody relies on them;
+the fold voids those that it won behind the CLAIM of a newer driver.
 
 Two floors stand by turns: the lower one is deleted and put again, so that the other can be seen. A
 driver that dies, or stands still, may have its DELETE land at any later time, on a floor that
@@ -21,7 +22,7 @@ from protocol.explorer import NO_DAMAGE, Step
 from protocol.slots import with_item
 
 WRONG_VIEW: Final = "an owner believes what the records do not say"
-FENCED_WROTE: Final = "a driver's record stands behind the CLAIM of a newer one"
+FENCED_WROTE: Final = "a driver's record counts behind the CLAIM of a newer one"
 WON_NOTHING: Final = "a driver believes in a record that no reader will read"
 FENCED_DELETED: Final = "a driver found itself the owner after another had claimed the job"
 
@@ -48,6 +49,8 @@ class Driver(NamedTuple):
     """Whether it owned the job when it read the log to the end, for a check."""
     claims: int = 2
     """How many it may still send."""
+    writes: int = 0
+    """How many it won since it was sure."""
 
 
 class FloorState(NamedTuple):
@@ -82,6 +85,12 @@ class FloorState(NamedTuple):
         return self._replace(litter=self.litter | {(slot, record)}), True
 
 
+def _counting(records: tuple[Record, ...], who: int) -> int:
+    """Return how many records of a driver stand behind its own CLAIM."""
+    wrote = Record("WRITE", who)
+    return sum(r == wrote and owner_of(records[:at]) == who for at, r in enumerate(records))
+
+
 def owner_of(records: tuple[Record, ...]) -> int:
     return next((record.by for record in reversed(records) if record.kind == "CLAIM"), -1)
 
@@ -90,6 +99,8 @@ def owner_of(records: tuple[Record, ...]) -> int:
 class FloorModel:
     drivers: int = 2
     crashes: int = 1
+    writes: int = 1
+    """Slots that a driver wins before it looks at the floors."""
 
     looks_when_it_wins: bool = True
     """Off: whoever won a slot believes it."""
@@ -103,6 +114,8 @@ class FloorModel:
     """Off: slots go below the higher of the two floors."""
     one_stands: bool = True
     """Off: there is one floor, which is deleted and put again."""
+    fold_voids: bool = True
+    """Off: a record of an older driver counts behind the CLAIM of a newer one."""
 
     def initial(self) -> FloorState:
         drivers = (Driver(),) * self.drivers
@@ -116,11 +129,11 @@ class FloorModel:
         found, truth = [], state.truth
         for slot, record in enumerate(truth):
             if record.kind == "WRITE" and owner_of(truth[:slot]) != record.by:
-                found.append(FENCED_WROTE)
+                found += [] if self.fold_voids else [FENCED_WROTE]
         for who, me in enumerate(state.drivers):
             if me.phase in _BELIEVES and me.owner != owner_of(truth[: me.slot]):
                 found.append(WRONG_VIEW)
-            if me.phase == "done" and Record("WRITE", who) not in truth:
+            if me.phase == "done" and _counting(truth, who) < max(1, me.writes):
                 found.append(WON_NOTHING)
         return tuple(found)
 
@@ -150,6 +163,8 @@ class FloorModel:
                 yield self._believes_its_read(state, who, me)
             case "claimed" | "wrote":
                 yield self._believes_its_win(state, who, me)
+                if me.phase == "wrote" and me.writes < self.writes:
+                    yield self._send(state, who, me, Record("WRITE", who), "wrote")
             case "claims" if me.claims:
                 record = Record("CLAIM", who)
                 yield self._send(state, who, me._replace(claims=me.claims - 1), record, "claimed")
@@ -171,7 +186,8 @@ class FloorModel:
         back: Phase = "read" if record.kind == "CLAIM" else "reread"
         claims = me.claims + (record.kind == "CLAIM" and not own)
         phase = won if own else back
-        me = me._replace(slot=me.slot + 1, owner=owner, phase=phase, claims=claims)
+        writes = me.writes + (own and record.kind == "WRITE")
+        me = me._replace(slot=me.slot + 1, owner=owner, phase=phase, claims=claims, writes=writes)
         text = f"{who} {'wins' if own else 'loses'} {record.kind} at {me.slot - 1}"
         return text, self._become(after, who, me), NO_DAMAGE
 
@@ -196,9 +212,8 @@ class FloorModel:
         self, state: FloorState, who: int, me: Driver, phase: Phase
     ) -> Step[FloorState]:
         slot, owner = self._floor(state)
-        text, after, damage = self._read_on(
-            state, who, me._replace(slot=slot, sure=slot, owner=owner), phase
-        )
+        me = me._replace(slot=slot, sure=slot, owner=owner, writes=0)
+        text, after, damage = self._read_on(state, who, me, phase)
         return f"{text} from the floor", after, damage
 
     def _read_on(self, state: FloorState, who: int, me: Driver, phase: Phase) -> Step[FloorState]:

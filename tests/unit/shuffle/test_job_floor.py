@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -57,6 +59,11 @@ def nights(storage: MemoryStorage, ids: SeededIds, first: int, last: int) -> Job
     return log
 
 
+def sees_end(log: JobLog, *_: object) -> None:
+    log.look()
+    log.confirm(end=True)
+
+
 def slots(storage: MemoryStorage) -> list[int]:
     return sorted(int(info.key.rpartition("/")[2]) for info in storage.list("job/log/"))
 
@@ -87,7 +94,8 @@ def test_slots_go_below_a_run_of_a_week_ago(storage: MemoryStorage, ids: SeededI
 
 def test_a_driver_that_stood_still_is_fenced(storage: MemoryStorage, ids: SeededIds) -> None:
     """Its next slot reads as empty, and a create there wins: it finds out before it goes on."""
-    for ask in ("append", "check", "end"):
+    asks = {"append": use, "check": lambda log, *_: log.check_owner(), "look": sees_end}
+    for ask in (*asks, "end"):
         old = nights(storage, ids, 0, 1)
         path, slot = old.state.order[0], old.state.next_slot
         purged(storage, ids)
@@ -97,7 +105,7 @@ def test_a_driver_that_stood_still_is_fenced(storage: MemoryStorage, ids: Seeded
             assert not read_job(storage, "job").ended
         else:
             with pytest.raises(FencedError, match="generation"):
-                use(old, ids, path) if ask == "append" else old.check_owner()
+                asks[ask](old, ids, path)
         # what it won is litter: nobody reads it, and the next purge takes it
         state = read_job(storage, "job")
         assert state == read_job(Unlisted(storage), "job")
@@ -109,13 +117,13 @@ def test_a_driver_that_stood_still_is_fenced(storage: MemoryStorage, ids: Seeded
             storage.delete([info.key])
 
 
-@pytest.mark.parametrize("ask", ["confirm", "check", "append", "end"])
-@pytest.mark.parametrize("wins", [1, 2, 6])
+@pytest.mark.parametrize("ask", ["confirm", "check", "append", "end", "look"])
+@pytest.mark.parametrize(("wins", "more"), [(1, 0), (2, 0), (6, 0), (1, 2)])
 def test_slots_that_were_won_behind_the_floor_do_not_count(
-    storage: MemoryStorage, ids: SeededIds, ask: str, wins: int
+    storage: MemoryStorage, ids: SeededIds, ask: str, wins: int, more: int
 ) -> None:
-    """A driver stands still, wins slots that are gone up to the floor, and asks about all of them
-    at once."""
+    """A driver stands still, wins slots that are gone up to the floor, then perhaps some that are
+    the log's end, and asks about all of them at once."""
     old = nights(storage, ids, 0, 1)
     path, begin = old.state.order[0], old.state.next_slot
     new = JobLog.claim(storage, "job", ids.new_id(), wall_seconds=NOW)
@@ -123,16 +131,19 @@ def test_slots_that_were_won_behind_the_floor_do_not_count(
         use(new, ids, path)
     assert put_floor(storage, new.state, ids.new_id())
     storage.delete([f"job/log/{slot:010d}" for slot in range(new.state.next_slot)])
-    for _ in range(wins):
+    for _ in range(wins + more):
         names = path.name, path.fingerprint, path.incarnation
         assert old.append(StageUse(ids.new_id(), old.generation, *names), sure=False)
     if ask == "end":
         old.end()
     else:
-        asked = {"confirm": old.confirm, "check": old.check_owner}
+        asked = {"confirm": old.confirm, "check": old.check_owner, "look": partial(sees_end, old)}
         with pytest.raises(FencedError):
             asked.get(ask, lambda: use(old, ids, path))()
-    assert read_job(storage, "job") == new.state, "it wrote where the new driver goes on"
+    found = read_job(storage, "job")
+    assert found.next_slot == new.state.next_slot + more
+    told = replace(found, next_slot=new.state.next_slot)
+    assert told == new.state, "what it wrote counts where the new driver goes on"
 
 
 def test_litter_deceives_nobody(storage: MemoryStorage, ids: SeededIds) -> None:

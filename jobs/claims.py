@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from durable_shuffle.serialization.errors import DurableShuffleError, FencedError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
+from durable_shuffle.shuffle.base.side_by_side import Behind
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.storage.contract import Storage, identity_of
@@ -23,6 +24,7 @@ from durable_shuffle.shuffle.storage.contract import Storage, identity_of
 class _Held:
     log: JobLog
     holders: int
+    behind: Behind
 
 
 _LAST_WORD_SECONDS = 10.0
@@ -61,6 +63,7 @@ def hold_claim(
                 shared.log.check_owner()
                 shared.holders += 1
                 return shared.log
+        behind = Behind()
         by = f"{socket.gethostname()}:{os.getpid()}"
         log = JobLog.claim(
             *(storage, job, ids.new_id()),
@@ -68,8 +71,9 @@ def hold_claim(
             by=by,
             wall_seconds=clock.wall(),
             before=before,
+            later=behind,
         )
-        _held[key] = _Held(log, 1)
+        _held[key] = _Held(log, 1, behind)
         return log
 
 
@@ -95,6 +99,7 @@ def let_go(log: JobLog, storage: Storage) -> None:
         if shared.holders == 0:
             del _held[key]
             log.end()
+            shared.behind.wait()
 
 
 def _key(storage: Storage, job: str) -> tuple[int, str, str]:

@@ -11,7 +11,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import Describe
-from durable_shuffle.shuffle.log.stage import open_stage
+from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage.contract import Storage
 
 _COMPARED = 50
@@ -55,6 +55,10 @@ class Misses:
                         print(f"durable_shuffle: stage {name!r}: {sentence}", file=sys.stderr)  # noqa: T201
                     return sentence
         return ""
+
+    def made(self, stage: StageHandle) -> None:
+        """Know a stage that this driver has just described."""
+        self._known[stage.path] = stage.describe
 
     def _described(self, path: StagePath) -> Describe:
         if path not in self._known:

@@ -88,6 +88,10 @@ class StoredStage:
         return f"{self.handle.path.name}-{self.handle.path.fingerprint}"
 
 
+_Seen = tuple[StageHandle, Mapping[int, bytes | None]] | tuple[None, None]
+"""An opened stage, and what stands in the first slots of its log; None if there is none."""
+
+
 class StageStore:
     """Stages of one claimed job. `ensure` may be called from several threads."""
 
@@ -106,6 +110,8 @@ class StageStore:
     ) -> None:
         self._trusts_log = lost_records == "ignore"
         self._folders: list[StagePath] | None = None
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        """(name, fingerprint) -> what a look at it just found, for `ensure`."""
         self._engine = engine
         self._storage, self._task_storage, self._log = storage, task_storage, log
         self.policy, self._settings = policy, settings
@@ -142,9 +148,11 @@ class StageStore:
         wanted = {one.fingerprint: one for one in identities}
 
         def look(identity: StageIdentity) -> tuple[StageHandle, StageState] | None:
-            stage, asked = self._opened(name, identity, self._storage)
+            seen = stage, asked = self._opened(name, identity, self._storage)
             if stage is None:
                 return None
+            if runs:
+                self._seen[name, identity.fingerprint] = seen
             return stage, self.state(stage, runs=runs, asked=asked or NOTHING)
 
         found = zip(wanted, each_at_once(look, list(wanted.values())), strict=True)
@@ -156,9 +164,7 @@ class StageStore:
             return self.healing.mend([open_stage(self._storage, path) for path in paths])
         return False
 
-    def _opened(
-        self, name: str, identity: StageIdentity, storage: Storage
-    ) -> tuple[StageHandle, Mapping[int, bytes | None]] | tuple[None, None]:
+    def _opened(self, name: str, identity: StageIdentity, storage: Storage) -> _Seen:
         """As `stored`, and what stands in the first slots of its log."""
         path = self._log.state.stages.get((name, identity.fingerprint))
         return open_with_log(storage, path) if path else (None, None)
@@ -214,7 +220,12 @@ class StageStore:
         storage = CountingStorage(self._storage)  # other threads have their own
         before = self._storage.retry_counts
         anew = changed or self.policy == "never"
-        stage, asked = (None, None) if anew else self._opened(work.name, identity, storage)
+        key = work.name, identity.fingerprint
+        stage, asked = self._seen.pop(key, (None, None))
+        if anew:
+            stage, asked = None, None
+        elif stage is None or stage.path != self._log.state.stages.get(key):
+            stage, asked = self._opened(work.name, identity, storage)
         decision: Decision
         planned: Planned | None
         if anew:
@@ -235,17 +246,18 @@ class StageStore:
                 work, work.planning_settings(), runs=True, large_rows=large_rows
             )
             stage = self._describe(work, identity, planned, storage)
+            self.misses.made(stage)
             self._use(stage, lasts)
             state = StageState()  # nobody else knows the incarnation
         else:
             stored, whole = stage, isinstance(decision, Reuse)
-            seen = read_state(stage, asked=asked or NOTHING).seal if whole else None
+            sealed = read_state(stage, asked=asked or NOTHING).seal if whole else None
             self._use(stage, lasts)
             _, state, listed, index = side_by_side(
                 self._log.confirm,
                 lambda: read_state(stored, ahead=SEALED),
                 lambda: list_written(stored) if whole else None,
-                lambda: small_index(stored, seen),
+                lambda: small_index(stored, sealed),
             )
         seal, why = state.seal, decision.why
         native = planned.native_exchanges if planned else 0
@@ -373,10 +385,12 @@ class StageStore:
         runs: bool,
         asked: Mapping[int, bytes | None] | None,
     ) -> tuple[Decision, Planned | None]:
-        if stage is None and policy != "never":
-            self._refuse_lost_record(work.name, identity)
         if stage is None:
-            why = self.misses.why(work.name, identity)
+            new = policy == "never"
+            _, why = side_by_side(
+                lambda: None if new else self._refuse_lost_record(work.name, identity),
+                lambda: self.misses.why(work.name, identity),
+            )
             return decide(WantedStage(None, "", ()), None, policy, why), None
         state = self.state(stage, runs=runs and policy != "never", asked=asked or NOTHING)
         why = "" if state.release is None else f"released: {state.release.cause}"

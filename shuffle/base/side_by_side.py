@@ -5,12 +5,16 @@ It must not be used for calls whose order the protocol needs.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar, overload
 
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+
+Later = Callable[[Callable[[], None]], None]
+"""Runs a call now, or behind the caller."""
 
 
 @overload
@@ -54,3 +58,28 @@ def each_at_once(call: Callable[[A], B], arguments: Sequence[A]) -> list[B]:
         return [call(argument) for argument in arguments]
     with ThreadPoolExecutor(len(arguments)) as pool:
         return list(pool.map(call, arguments))
+
+
+def at_once(call: Callable[[], None]) -> None:
+    """Run the call now. This is a `Later`."""
+    call()
+
+
+class Behind:
+    """Runs calls that nobody waits for, one after the other. This is a `Later`."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "behind")
+
+    def __call__(self, call: Callable[[], None]) -> None:
+        """Run the call soon; its error is nobody's. At the end of the process it runs now."""
+        try:
+            self._pool.submit(call)
+        except RuntimeError:  # the interpreter starts no thread any more
+            with suppress(Exception):
+                call()
+
+    def wait(self) -> None:
+        """Return when all that was given has run."""
+        with suppress(RuntimeError):
+            self._pool.submit(lambda: None).result()

@@ -23,6 +23,7 @@ from durable_shuffle.serialization.errors import (
     FencedError,
     NotFoundError,
 )
+from durable_shuffle.shuffle.base.side_by_side import Later, at_once
 from durable_shuffle.shuffle.log.job_floor import JobRecords
 from durable_shuffle.shuffle.log.job_records import (
     JOB_RECORDS,
@@ -58,15 +59,19 @@ def job_records(storage: Storage, job: str) -> JobRecords:
 
 def read_job(storage: Storage, job: str) -> JobState:
     """Read a job's log to its end, without claiming it."""
+    log = job_records(storage, job)
+    state, asked = newest_snapshot(storage, job, log.slots)
     # as a rule a snapshot stands so near to the end
-    return job_records(storage, job).read(newest_snapshot(storage, job), ahead=SNAPSHOT_EVERY)
+    return log.read(state, ahead=SNAPSHOT_EVERY, asked=asked)
 
 
 class JobLog:
     """A claimed job; one per driver. Safe to call from several threads."""
 
-    def __init__(self, log: JobRecords, state: JobState, record_id: str) -> None:
-        self._log, self._state, self._record_id = log, state, record_id
+    def __init__(
+        self, log: JobRecords, state: JobState, record_id: str, later: Later = at_once
+    ) -> None:
+        self._log, self._state, self._record_id, self._later = log, state, record_id, later
         self._lock = threading.RLock()
         self._generation = state.generation
         self._sure = state.next_slot
@@ -86,6 +91,7 @@ class JobLog:
         wall_seconds: float = 0.0,
         run: bool = True,
         before: JobState | None = None,
+        later: Later = at_once,
     ) -> "JobLog":
         """Win the job: from here on older drivers are fenced.
 
@@ -96,6 +102,7 @@ class JobLog:
             wall_seconds: now, since 1970, for messages.
             run: whether a run of the job begins, which retention counts; False for commands.
             before: what `read_job` returned just now; None to read it.
+            later: runs what nobody need wait for.
 
         Raises:
             ConflictError: `take_over` is False and another driver is active or died.
@@ -119,7 +126,7 @@ class JobLog:
         else:  # once: then the CLAIM stands
             key = preflight_key(job, record_id)
             state, _ = prove_create(storage, key, lambda: log.decide(begin, claim))
-        claimed = cls(log, keep_snapshot(storage, state), record_id)
+        claimed = cls(log, keep_snapshot(storage, state, later), record_id, later)
         claimed.run += not run
         return claimed
 
@@ -166,7 +173,7 @@ class JobLog:
             state, won = decide(self._state, wanted)
             if sure:
                 self._sure = state.next_slot
-            self._state = keep_snapshot(self._log.slots.storage, state) if sure else state
+            self._state = self._kept(state) if sure else state
             return won is not None
 
     def look(self) -> None:
@@ -203,7 +210,7 @@ class JobLog:
                 self._take_in(self._log.read(floor))
                 unsure = self._state.next_slot
             self._sure = max(self._sure, unsure)
-            self._state = keep_snapshot(self._log.slots.storage, self._state)
+            self._state = self._kept(self._state)
 
     def records(self, slot: int) -> Iterator[tuple[int, JobRecord]]:
         """Yield (slot, record) from `slot`, which is not below the floor, up to an empty slot."""
@@ -220,7 +227,7 @@ class JobLog:
             self._take_in(self._state)
             self._take_in(self._log.read(self._state, until=self._is_lost, sure=self._sure))
             self._sure = self._state.next_slot
-            self._state = keep_snapshot(self._log.slots.storage, self._state)
+            self._state = self._kept(self._state)
 
     def end(self) -> None:
         """Say that this driver writes nothing more, so that another one need not take over.
@@ -237,8 +244,8 @@ class JobLog:
         with self._lock, suppress(FencedError):
             self.confirm()
             if not self._state.ended:
-                self._state, _ = self._log.decide(self._state, ended)
-                self._sure = self._state.next_slot
+                # nobody relies on it, so nobody looks whether its slot was gone
+                self._state, _ = TypedLog.decide(self._log, self._state, ended)
 
     def __enter__(self) -> "JobLog":
         return self
@@ -269,6 +276,9 @@ class JobLog:
             self._sure = state.next_slot
             self._take_in(state)
             self._generation = state.generation
+
+    def _kept(self, state: JobState) -> JobState:
+        return keep_snapshot(self._log.slots.storage, state, self._later)
 
     def _is_lost(self, state: JobState) -> bool:
         return state.owner != self._record_id

@@ -9,6 +9,7 @@ slot of the log may go because of it: `tests/protocol_model/protocol/snapshot_mo
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 from durable_shuffle.serialization.control import RecordCodec
@@ -19,6 +20,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from durable_shuffle.shuffle.base.side_by_side import Later, at_once, side_by_side
 from durable_shuffle.shuffle.log.field_checks import check_seconds
 from durable_shuffle.shuffle.log.job_records import DriverEnded, JobRecord, StageBegun, StagesGone
 from durable_shuffle.shuffle.log.layout import (
@@ -350,33 +352,58 @@ def read_snapshot(storage: Storage, job: str, slot: int) -> JobState | None:
     )
 
 
-def newest_snapshot(storage: Storage, job: str) -> JobState:
+def newest_snapshot(
+    storage: Storage, job: str, log: SlotLog | None = None
+) -> tuple[JobState, Mapping[int, bytes | None]]:
     """Return the newest state that a snapshot holds, else the state of an empty log.
 
     A snapshot that cannot be read is passed over: the log holds what it says. `verify` reports it.
+
+    Args:
+        log: the job's; the slots behind the newest snapshot are asked for beside it.
+
+    Returns:
+        The state, and what stands in the slots that were asked for.
     """
+    asked: Mapping[int, bytes | None] = {}
     for slot in snapshots_listed(storage, job):
-        with suppress(CorruptDataError, IncompatibleError):
-            state = read_snapshot(storage, job, slot)
-            if state is not None:
-                return state
-    return JobState(job)
+
+        def look(slot: int = slot) -> JobState | None:
+            with suppress(CorruptDataError, IncompatibleError):
+                return read_snapshot(storage, job, slot)
+            return None
+
+        if log is None:
+            state = look()
+        else:
+            behind = range(slot, slot + SNAPSHOT_EVERY + 2)  # ENDED, and the empty slot
+            state, asked = side_by_side(look, partial(log.read_many, behind))
+        if state is not None:
+            return state, asked
+    return JobState(job), asked
 
 
-def keep_snapshot(storage: Storage, state: JobState) -> JobState:
+def keep_snapshot(storage: Storage, state: JobState, later: Later = at_once) -> JobState:
     """Write a snapshot if the last one is old, and delete older ones.
 
     A storage that refuses it does not stop the caller: the next writer tries again.
+
+    Args:
+        later: runs what writes and deletes, perhaps behind the caller.
 
     Returns:
         The state with the slot of the newest snapshot.
     """
     if state.next_slot - state.snapshot < SNAPSHOT_EVERY:
         return state
+    later(partial(_write_snapshot, storage, state))
+    return replace(state, snapshot=state.next_slot)
+
+
+def _write_snapshot(storage: Storage, state: JobState) -> None:
     slots = SlotLog(storage, job_snapshots_prefix(state.job))
     with suppress(UnavailableError, OutcomeUnknownError):
         slots.append(state.next_slot, JOB_SNAPSHOTS.encode(snapshot_of(state)))
         old = snapshots_listed(storage, state.job)[_KEPT:]
         if old:
             storage.delete([slots.key(slot) for slot in old])
-    return replace(state, snapshot=state.next_slot)

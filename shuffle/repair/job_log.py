@@ -69,7 +69,7 @@ def repair_job_log(storage: Storage, job: str, ids: IdSource) -> JobRepair:
     proofs = {path: _proof(storage, path) for path in written_stages(storage, job)}
     base, bad_floors = readable_floor(storage, job)
     if bad_floors:  # what a lower floor holds is in snapshots, too, unless these are damaged
-        base = max(base, newest_snapshot(storage, job), key=lambda state: state.next_slot)
+        base = max(base, newest_snapshot(storage, job)[0], key=lambda state: state.next_slot)
     copy: LogCopy[Any] = copy_log(
         log, JOB_RECORDS, known=last.get(prefix, -1), first=base.next_slot
     )

@@ -11,8 +11,8 @@ def local_spark() -> SparkSession:
     """Return it, started if need be: two cores, quiet, in UTC, and without compiled plans.
 
     To compile the plan of a few rows takes longer than to run it. Files whose subject is the plan
-    itself, and all driver programs, have Spark's default. Spark keeps little of what has run: what
-    thousands of tests leave behind by its own defaults fills the heap.
+    itself, and all driver programs, have Spark's default. Spark keeps little of what has run, and
+    the JVM no broadcast that nobody needs: what thousands of tests leave behind fills the heap.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -27,6 +27,8 @@ def local_spark() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.driver.extraJavaOptions", "-XX:SoftRefLRUPolicyMSPerMB=0")
+        .config("spark.sql.parquet.columnarReaderBatchSize", "512")
         .config("spark.ui.retainedJobs", "100")
         .config("spark.ui.retainedStages", "100")
         .config("spark.ui.retainedTasks", "2000")

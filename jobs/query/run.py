@@ -204,7 +204,10 @@ class QueryRun:
         """What was left to Spark, and how much work was at risk then."""
 
     def ensure(self) -> dict[int, Source]:
-        """Return cut number -> stage, for all cuts that are needed; run those that are missing."""
+        """Return cut number -> stage, for all cuts that are needed; run those that are missing.
+
+        The caller must `confirm` in the end.
+        """
         self._tell_plan()
         context, tag = self._spark.sparkContext, self._tag
         context.addJobTag(tag)  # the threads inherit it
@@ -310,7 +313,7 @@ class QueryRun:
             work = partial(self._natively, cut)
         else:
             writing = CutWork(self._query, cut, self.stored)
-            work = partial(self._stages.store.ensure, writing, identity)
+            work = partial(self._stages.store.ensure, writing, identity, confirms=False)
         self._running[pool.submit(thread_target(self._spark, work))] = cut
 
     def _is_left(self, cut: Cut) -> bool:

@@ -27,6 +27,7 @@ from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.recovery.resume import unrecognised
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.base.words import StageAction, StageStatus, status_of
 from durable_shuffle.shuffle.log.stage import read_state
 
@@ -121,7 +122,10 @@ class QueryRunner:
         reports = list({report.incarnation: report for report in every}.values())
         native = (*query.native, *run.left)
         asked = cast("ClassicFrame", df)
-        rows = catalyst.named_as(cast("ClassicFrame", query.result(stored)), asked)
+        anew = any(report.map_tasks_run for report in reports)
+        confirm = partial(self.store.confirm, anew=anew)
+        _, result = side_by_side(confirm, partial(query.result, stored))
+        rows = catalyst.named_as(cast("ClassicFrame", result), asked)
         frame = catalyst.with_origin(rows, asked)
         return QueryResult(frame, reports, native, tuple(query.adapted))
 

@@ -72,10 +72,12 @@ class ProducerRuns:
         *,
         new: bool,
         large_rows: bool,
+        confirms: bool,
     ) -> Ran:
         """Run the missing producers and seal the stage.
 
         Args:
+            confirms: see `StageStore.ensure`.
             changed: the inputs that changed when it was tried before; "" if nothing was tried.
             new: nobody else knows the incarnation.
             large_rows: it is planned for large rows.
@@ -121,7 +123,7 @@ class ProducerRuns:
                 settings=self.settings,
                 known=StageState() if new and not noted else None,
                 may_seal=self.log.look,
-                may_go_on=partial(self.log.confirm, end=True),
+                may_go_on=partial(self.log.confirm, end=True) if confirms else lambda: None,
             ),
             lambda: list_written(stage),
         )

@@ -185,8 +185,13 @@ class StageStore:
         """Return which stage below was computed again since; "" if none was."""
         return superseded(stage, self._log.state)
 
-    def ensure(self, work: Writing, identity: StageIdentity) -> StoredStage:
+    def ensure(
+        self, work: Writing, identity: StageIdentity, *, confirms: bool = True
+    ) -> StoredStage:
         """Make sure that the stage is stored and sealed; return it.
+
+        Args:
+            confirms: False leaves it to the caller to call `confirm` before rows are handed out.
 
         Raises:
             IncompatibleError: policy "require" and the stage would have to start fresh.
@@ -197,7 +202,9 @@ class StageStore:
         changed, large_rows = "", False
         for left in reversed(range(_EXECUTIONS)):
             try:
-                return self._ensure(work, identity, changed, large_rows=large_rows)
+                return self._ensure(
+                    work, identity, changed, large_rows=large_rows, confirms=confirms
+                )
             except (InputsChangedError, TwoExecutionsError) as e:
                 if not left:
                     raise
@@ -207,8 +214,25 @@ class StageStore:
                 large_rows = large_rows or isinstance(e.__cause__, LargeRowsError)
         raise AssertionError
 
+    def confirm(self, *, anew: bool) -> None:
+        """Make sure that this driver owned the job when it sealed its last stage.
+
+        Args:
+            anew: whether it sealed one.
+
+        Raises:
+            FencedError: a newer driver had claimed the job.
+        """
+        self._log.confirm(end=anew)
+
     def _ensure(
-        self, work: Writing, identity: StageIdentity, changed: str, *, large_rows: bool
+        self,
+        work: Writing,
+        identity: StageIdentity,
+        changed: str,
+        *,
+        large_rows: bool,
+        confirms: bool,
     ) -> StoredStage:
         """Do what `ensure` does.
 
@@ -269,6 +293,7 @@ class StageStore:
                 *(work, stage, planned, identity, changed),
                 new=new,
                 large_rows=new and large_rows,
+                confirms=confirms,
             )
             state, results, listed = ran.state, ran.results, ran.listed
             assert state.seal is not None

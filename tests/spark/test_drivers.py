@@ -25,6 +25,8 @@ from durable_shuffle.jobs.engine.tasks import MapTasks, frames_function, map_fun
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.log.job_floor import put_floor
+from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import open_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage
@@ -132,6 +134,31 @@ def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
     assert rows_of(newer.repartition(df, 3, "k")) == EXPECTED
     (stage,) = newer.report().stages
     assert (stage.action, stage.map_tasks_run, stage.map_tasks_reused) == ("resumed", 0, 4)
+
+
+@pytest.mark.parametrize("call", ["query", "checkpoint"])
+def test_driver_whose_log_was_purged_hands_out_no_rows(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Another driver takes over and purges the job's log behind the last look of this one, which
+    finds empty slots from then on: it learns of it from the floor."""
+    shuffle = DurableShuffle(session, root, job="tests", retention="until_released")
+    storage, look, purged = LocalStorage(root), JobLog.look, []
+
+    def then_purged(log: JobLog) -> None:
+        look(log)
+        if not purged:
+            newer = JobLog.claim(storage, "tests", "e" * 32)
+            assert put_floor(storage, newer.state, "f" * 32)
+            storage.delete([f"tests/log/{n:010d}" for n in range(newer.state.next_slot)])
+            purged.append(newer.state)
+
+    monkeypatch.setattr(JobLog, "look", then_purged)
+    df = numbers(session).groupBy("k").sum("v").groupBy("sum(v)").count()
+    with pytest.raises(FencedError, match="newest=generation 2"):
+        getattr(shuffle, call)(df)
+    found = read_job(storage, "tests")
+    assert (found.owner, found.live) == ("e" * 32, purged[0].live)
 
 
 def test_conflict_is_refused_on_request(session: SparkSession, root: str) -> None:

@@ -22,13 +22,6 @@ _OF_CLIENT = {
     "aws_session_token": "token",
 }
 _KINDS = ("AES256", "aws:kms", "aws:kms:dsse")
-_FROM_ENVIRONMENT = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-"""Where obstore looks by itself, in botocore's order. It renews what expires."""
 _CHANGES_MORE = (
     "AWS_PROFILE",
     "AWS_USE_FIPS_ENDPOINT",
@@ -68,9 +61,30 @@ def translate(
     except _OtherOptionError:
         return None
     known = found.config.get("skip_signature") or found.credentials
-    named = any(environment.get(name) for name in _FROM_ENVIRONMENT)
-    # without these: a profile, a login, the instance's role. botocore says at once if there is none
-    return found if known or named else None
+    # else: a profile, a login, the instance's role. botocore says at once if there is none
+    return found if known or _named(environment) else None
+
+
+def _named(environment: Mapping[str, str]) -> bool:
+    """Return whether obstore finds the credentials that the variables name, and renews them.
+
+    It looks in botocore's order. It takes a container's address only with a token in a file, and
+    asks no token service over plain HTTP.
+    """
+
+    def has(name: str) -> bool:
+        return bool(environment.get(name))
+
+    if has("AWS_ACCESS_KEY_ID"):
+        return True
+    if has("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        plain = environment.get("AWS_ENDPOINT_URL_STS", "").startswith("http:")
+        return has("AWS_ROLE_ARN") and not plain
+    if has("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"):
+        return True
+    return has("AWS_CONTAINER_CREDENTIALS_FULL_URI") and has(
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
+    )
 
 
 def _translated(

@@ -87,8 +87,21 @@ def test_credentials_come_from_one_place() -> None:
     assert given.credentials == {"key": "k", "secret": "s", "token": "t"}
     assert "secret" not in repr(given).replace("'secret'", "")
     assert made({}, REGION) is None  # a profile, a login, an instance's role: botocore knows
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"):
-        assert made({}, {**REGION, name: "x"}) is not None
+    named: list[dict[str, str]] = [
+        {"AWS_ACCESS_KEY_ID": "x"},
+        {"AWS_WEB_IDENTITY_TOKEN_FILE": "x", "AWS_ROLE_ARN": "x"},
+        {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "x"},
+        {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": "x",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "x",
+        },
+    ]
+    for found in named:
+        assert made({}, {**REGION, **found}) is not None
+    # obstore looks elsewhere then, or cannot ask
+    assert made({}, {**REGION, "AWS_CONTAINER_CREDENTIALS_FULL_URI": "x"}) is None
+    assert made({}, {**REGION, "AWS_WEB_IDENTITY_TOKEN_FILE": "x"}) is None
+    assert made({}, {**REGION, **named[1], "AWS_ENDPOINT_URL_STS": "http://sts"}) is None
     assert made({}, {**REGION, "AWS_PROFILE": "p"}) is None
 
 

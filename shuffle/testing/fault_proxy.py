@@ -9,6 +9,7 @@ import http.client
 import random
 import socket
 import struct
+import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -36,6 +37,14 @@ _BODIES = {
     "expired": (400, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>"),
 }
 _HOP_BY_HOP = {"connection", "expect", "keep-alive", "transfer-encoding"}
+
+
+class _Server(ThreadingHTTPServer):
+    """Says nothing of clients that hang up or die."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class FaultProxy:
@@ -69,7 +78,7 @@ class FaultProxy:
         self._random, self._chance, self._faults = random.Random(seed), chance, faults
         self._ended, self._stall = threading.Event(), stall_seconds
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 

@@ -14,17 +14,19 @@ from dataclasses import dataclass
 
 from durable_shuffle.serialization.errors import DurableShuffleError, FencedError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
-from durable_shuffle.shuffle.base.side_by_side import Behind
+from durable_shuffle.shuffle.base.side_by_side import Behind, at_once
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.storage.contract import Storage, identity_of
+from durable_shuffle.shuffle.storage.local import is_far
 
 
 @dataclass(slots=True)
 class _Held:
     log: JobLog
     holders: int
-    behind: Behind
+    behind: Behind | None
+    """Writes what nobody need wait for; None if the storage is near."""
 
 
 _LAST_WORD_SECONDS = 10.0
@@ -63,7 +65,7 @@ def hold_claim(
                 shared.log.check_owner()
                 shared.holders += 1
                 return shared.log
-        behind = Behind()
+        behind = Behind() if is_far(storage) else None
         by = f"{socket.gethostname()}:{os.getpid()}"
         log = JobLog.claim(
             *(storage, job, ids.new_id()),
@@ -71,7 +73,7 @@ def hold_claim(
             by=by,
             wall_seconds=clock.wall(),
             before=before,
-            later=behind,
+            later=behind or at_once,
         )
         _held[key] = _Held(log, 1, behind)
         return log
@@ -99,7 +101,8 @@ def let_go(log: JobLog, storage: Storage) -> None:
         if shared.holders == 0:
             del _held[key]
             log.end()
-            shared.behind.wait()
+            if shared.behind is not None:
+                shared.behind.wait()
 
 
 def _key(storage: Storage, job: str) -> tuple[int, str, str]:

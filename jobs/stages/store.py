@@ -64,8 +64,8 @@ from durable_shuffle.shuffle.read.sealed_reader import small_index
 from durable_shuffle.shuffle.release.stages import delete_orphans
 from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
 from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written
-from durable_shuffle.shuffle.storage.contract import Storage, backend_of
-from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 _LOG = logging.getLogger(__name__)
@@ -120,8 +120,7 @@ class StageStore:
         self.misses = Misses(storage, log, settings)
         self.healing = Healing(log, settings, clock, ids)
         self._runs = ProducerRuns(engine, task_storage, log, settings, ids, self.healing)
-        self.is_far = not isinstance(backend_of(storage), LocalStorage)
-        """Whether a request takes long: the storage is no folder."""
+        self.is_far = is_far(storage)
 
     def look(self, work: Writing, identity: StageIdentity) -> Decision:
         """Say what `ensure` would do under policy "auto".

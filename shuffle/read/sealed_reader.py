@@ -45,8 +45,8 @@ from durable_shuffle.shuffle.seal.index import (
     parse_slice,
     slice_follows,
 )
-from durable_shuffle.shuffle.storage.contract import ByteRange, backend_of
-from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.contract import ByteRange
+from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.storage.range_plan import (
     PIECE_BYTES,
     grouped,
@@ -232,8 +232,7 @@ def small_index(
     Args:
         written: id and content of an index that the caller has just written.
     """
-    local = isinstance(backend_of(stage.storage), LocalStorage)
-    if seal is None or local or seal.index_bytes > WHOLE_INDEX_BYTES:
+    if seal is None or not is_far(stage.storage) or seal.index_bytes > WHOLE_INDEX_BYTES:
         return None
     if written[1] and written[0] == seal.index:
         return stage.path.index_key(seal.index), written[1]

@@ -37,7 +37,9 @@ from durable_shuffle.shuffle.storage.contract import (
     Created,
     Exists,
     ObjectInfo,
+    Storage,
     TooLongError,
+    backend_of,
     check_key,
     check_prefix,
     check_range,
@@ -66,6 +68,11 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 _WRITE_BUFFER_BYTES = 256 * 1024
 """Small parts (frame headers) are joined into one write; larger parts are not copied."""
+
+
+def is_far(storage: Storage) -> bool:
+    """Return whether a request takes long: the storage is no folder."""
+    return not isinstance(backend_of(storage), LocalStorage)
 
 
 class LocalStorage:

@@ -1,10 +1,12 @@
 """Counts the requests of one process that go one after the other.
 
 Each request takes a while, as over a network. A request belongs to the round behind all rounds that
-had ended when it began. So requests side by side are one round.
+had ended when it began, and a round ends when no request has begun for a while. So requests side by
+side are one round, also if their threads start late.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,14 +16,16 @@ import pytest
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
 VERBS = ("read", "read_ranges", "put", "put_if_absent", "list", "folders", "delete")
-_NETWORK_SECONDS = 0.03
+_QUIET_SECONDS = 0.1
 
 
 class Rounds:
     """The rounds of the requests of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._begun = 0.0
+        """When the last request began."""
         self._inside = threading.local()
         self.ended = 0
         """How many rounds have ended."""
@@ -32,16 +36,25 @@ class Rounds:
         if getattr(self._inside, "request", False):  # a verb made of others
             return request(*args, **more)
         self._inside.request = True
-        with self._lock:
-            number = self.ended + 1
-            self.requests.append((number, verb, str(args[1])[-60:]))
         try:
-            threading.Event().wait(_NETWORK_SECONDS)
+            self._take_part(verb, str(args[1])[-60:])
             return request(*args, **more)
         finally:
             self._inside.request = False
-            with self._lock:
-                self.ended = max(self.ended, number)
+
+    def _take_part(self, verb: str, key: str) -> None:
+        """Wait for the end of the round that begins now or has begun."""
+        with self._changed:
+            number = self.ended + 1
+            self.requests.append((number, verb, key))
+            self._begun = time.monotonic()
+            while self.ended < number:
+                left = self._begun + _QUIET_SECONDS - time.monotonic()
+                if left <= 0:
+                    self.ended = number
+                    self._changed.notify_all()
+                else:
+                    self._changed.wait(left)
 
 
 @contextmanager

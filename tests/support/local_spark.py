@@ -11,8 +11,9 @@ def local_spark() -> SparkSession:
     """Return it, started if need be: two cores, quiet, in UTC, and without compiled plans.
 
     To compile the plan of a few rows takes longer than to run it. Files whose subject is the plan
-    itself, and all driver programs, have Spark's default. Spark keeps little of what has run, and
-    the JVM no broadcast that nobody needs: what thousands of tests leave behind fills the heap.
+    itself, and all driver programs, have Spark's default. Spark keeps little of what has run, the
+    JVM no broadcast that nobody needs, and a table of a few rows takes no page of 64 MB: what
+    thousands of tests leave behind fills the heap.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -29,6 +30,7 @@ def local_spark() -> SparkSession:
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.driver.extraJavaOptions", "-XX:SoftRefLRUPolicyMSPerMB=0")
         .config("spark.sql.parquet.columnarReaderBatchSize", "512")
+        .config("spark.buffer.pageSize", "1m")
         .config("spark.ui.retainedJobs", "100")
         .config("spark.ui.retainedStages", "100")
         .config("spark.ui.retainedTasks", "2000")

@@ -3,6 +3,7 @@
 It must not be used for calls whose order the protocol needs.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -66,20 +67,33 @@ def at_once(call: Callable[[], None]) -> None:
 
 
 class Behind:
-    """Runs calls that nobody waits for, one after the other. This is a `Later`."""
+    """Runs calls that nobody waits for, one after the other. This is a `Later`.
+
+    They do not hold up the end of the process, which may come before theirs.
+    """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "behind")
+        self._newest: threading.Thread | None = None
 
     def __call__(self, call: Callable[[], None]) -> None:
         """Run the call soon; its error is nobody's. At the end of the process it runs now."""
-        try:
-            self._pool.submit(call)
-        except RuntimeError:  # the interpreter starts no thread any more
+        before = self._newest
+
+        def run() -> None:
+            if before is not None:
+                before.join()
             with suppress(Exception):
                 call()
 
+        thread = threading.Thread(target=run, name="behind", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter starts no thread any more
+            run()
+        else:
+            self._newest = thread
+
     def wait(self) -> None:
         """Return when all that was given has run."""
-        with suppress(RuntimeError):
-            self._pool.submit(lambda: None).result()
+        if self._newest is not None:
+            self._newest.join()

@@ -151,13 +151,15 @@ def test_the_plan_does_not_depend_on_who_ends_first(
     ensure, order, ended = StageStore.ensure, threading.Lock(), threading.Event()
     running: list[str] = []
 
-    def gated(self: StageStore, work: Writing, identity: StageIdentity) -> StoredStage:
+    def gated(
+        self: StageStore, work: Writing, identity: StageIdentity, **more: bool
+    ) -> StoredStage:
         with order:
             running.append(identity.fingerprint)
             position = len(running)
         if position == (1 if late == "first" else 2):
             assert ended.wait(60), "the other map side did not end"
-        stored = ensure(self, work, identity)
+        stored = ensure(self, work, identity, **more)
         if position <= 2:
             ended.set()
         return stored

@@ -31,7 +31,6 @@ def local_spark() -> SparkSession:
         .config("spark.driver.extraJavaOptions", "-XX:SoftRefLRUPolicyMSPerMB=0")
         .config("spark.sql.parquet.columnarReaderBatchSize", "512")
         .config("spark.buffer.pageSize", "1m")
-        .config("spark.ui.retainedJobs", "100")
         .config("spark.ui.retainedStages", "100")
         .config("spark.ui.retainedTasks", "2000")
         .config("spark.sql.ui.retainedExecutions", "50")

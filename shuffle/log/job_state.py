@@ -376,7 +376,7 @@ def newest_snapshot(
         if log is None:
             state = look()
         else:
-            behind = range(slot, slot + SNAPSHOT_EVERY + 2)  # ENDED, and the empty slot
+            behind = range(slot, slot + SNAPSHOT_EVERY + 1)  # with the empty slot
             state, asked = side_by_side(look, partial(log.read_many, behind))
         if state is not None:
             return state, asked

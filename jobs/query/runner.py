@@ -122,7 +122,7 @@ class QueryRunner:
         reports = list({report.incarnation: report for report in every}.values())
         native = (*query.native, *run.left)
         asked = cast("ClassicFrame", df)
-        anew = any(report.map_tasks_run for report in reports)
+        anew = any(report.action != StageAction.REUSED for report in reports)
         confirm = partial(self.store.confirm, anew=anew)
         _, result = side_by_side(confirm, partial(query.result, stored))
         rows = catalyst.named_as(cast("ClassicFrame", result), asked)

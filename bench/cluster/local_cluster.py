@@ -74,6 +74,7 @@ def start_cluster(
     more: Mapping[str, str] | None = None,
     *,
     cores: int = 1,
+    in_driver: bool = False,
 ) -> SparkSession:
     """Start a cluster of two executors; the process has `cluster_environment`.
 
@@ -84,6 +85,8 @@ def start_cluster(
         event_logs: existing folder for Spark's event log, one plain file per application.
         more: further settings.
         cores: of each executor.
+        in_driver: tasks run in the driver's JVM, with as many cores in all: it starts sooner, and
+            there is no executor to kill.
     """
     settings = {
         "spark.ui.enabled": "false",
@@ -103,6 +106,8 @@ def start_cluster(
         "spark.sql.warehouse.dir": str(work / "spark-warehouse"),
     }
     master = f"local-cluster[{EXECUTORS},{cores},{_EXECUTOR_MEMORY_MIB}]"
+    if in_driver:
+        master = f"local[{EXECUTORS * cores}]"
     builder = SparkSession.builder.master(master).appName("durable-shuffle demo")
     for key, value in {**settings, **(more or {})}.items():
         builder = builder.config(key, value)

@@ -87,7 +87,9 @@ def run_recovery(
         data = generate(cache, scale)
         oracle = Oracle(data)
         with progress_bars(console) as listener:
-            runner = RecoveryRunner(work, data, listener, clock, java_options)
+            runner = RecoveryRunner(
+                *(work, data, listener, clock, java_options), executors=options.full
+            )
             outcomes = runner.run(plan_steps(costs, executors=options.full))
         figures = collect_figures(work, outcomes, oracle)
     seconds = clock.monotonic() - start

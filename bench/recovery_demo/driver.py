@@ -1,6 +1,6 @@
 """The process that gets killed: it works off steps on a cluster of its own and says how far it is.
 
-    python -m durable_shuffle.bench.recovery_demo.driver WORK DATA EVENTS STEPS_JSON
+    python -m durable_shuffle.bench.recovery_demo.driver WORK DATA EVENTS STEPS_JSON EXECUTORS_JSON
 
 Every line of EVENTS is a JSON object: `ready`, then per step `run`, `progress`…, `done`. The kills
 are the parent's (recovery_runner). A cluster that is new, or has a new executor, is warmed up by
@@ -50,13 +50,14 @@ def result_file(work: Path, number: int) -> Path:
 class Driver:
     """One cluster and the event file."""
 
-    def __init__(self, work: Path, events: Path, clock: Clock) -> None:
+    def __init__(self, work: Path, events: Path, clock: Clock, *, executors: bool) -> None:
         self._work, self._events, self._clock = work, EventFile(events), clock
+        self._executors = executors
         self._warm: set[Shuffle] = set()
         for name in ("results", "event-logs"):
             (work / name).mkdir(exist_ok=True)
         start = clock.monotonic()
-        self._spark = start_cluster(work, REDUCERS, work / "event-logs")
+        self._spark = start_cluster(work, REDUCERS, work / "event-logs", in_driver=not executors)
         ship(self._spark)
         self._events.emit("ready", seconds=clock.monotonic() - start)
 
@@ -65,7 +66,8 @@ class Driver:
 
     def run(self, step: Step, data: TpchFiles) -> None:
         """Warm up, run the step, store its rows, report."""
-        await_executors(self._spark, self._clock)
+        if self._executors:
+            await_executors(self._spark, self._clock)
         if step.shuffle not in self._warm:
             warm = self._durable(f"warm-up-{step.number}") if step.shuffle == "durable" else None
             self._query(data, step.shuffle, warm, 0, 0).toArrow()
@@ -135,7 +137,7 @@ def finished_tasks(spark: SparkSession, group: str) -> tuple[int, int]:
 def main(arguments: list[str]) -> None:
     """Work off the steps; see the module's docstring."""
     work, data, events = (Path(a) for a in arguments[:3])
-    driver = Driver(work, events, SystemClock())
+    driver = Driver(work, events, SystemClock(), executors=json.loads(arguments[4]))
     try:
         for values in json.loads(arguments[3]):
             driver.run(Step(**values), TpchFiles(data))

@@ -53,8 +53,11 @@ class RecoveryRunner:
         listener: Listener,
         clock: Clock,
         java_options: str = "",
+        *,
+        executors: bool = True,
     ) -> None:
         self._work, self._data, self._java_options = work, data, java_options
+        self._executors = executors
         self._listener, self._clock = listener, clock
 
     def run(self, steps: Sequence[Step]) -> list[Outcome]:
@@ -84,8 +87,8 @@ class RecoveryRunner:
         """Return the command line of a driver for these steps."""
         paths = [self._work, self._data.folder, events]
         module = "durable_shuffle.bench.recovery_demo.driver"
-        listed = json.dumps([s.to_dict() for s in steps])
-        return [sys.executable, "-m", module, *map(str, paths), listed]
+        listed = json.dumps([s.to_dict() for s in steps]), json.dumps(self._executors)
+        return [sys.executable, "-m", module, *map(str, paths), *listed]
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a driver."""

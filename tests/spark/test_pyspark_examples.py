@@ -30,6 +30,8 @@ def _failures(
     """Return name -> what was printed, for each example that printed something else."""
     loaded = importlib.import_module(f"pyspark.sql.{module}")
     session.catalog.clearCache()
+    for (left,) in session.sql("SHOW USER FUNCTIONS").collect():  # by the run before this one
+        session.sql(f"DROP FUNCTION IF EXISTS {left}")
     failed: dict[str, str] = {}
     with inside:
         for test in doctest.DocTestFinder().find(loaded, globs=None):

@@ -16,7 +16,7 @@ from durable_shuffle.jobs.text import assigned
 from durable_shuffle.serialization.errors import DurableShuffleError, NotFoundError
 from durable_shuffle.shuffle.base.words import growing_text, status_of
 from durable_shuffle.shuffle.consume.log import resume_log
-from durable_shuffle.shuffle.log.consumer_records import Finished, Open, Released
+from durable_shuffle.shuffle.log.consumer_records import Finished, Open, ViewReleased
 from durable_shuffle.shuffle.log.job_floor import newest_floor
 from durable_shuffle.shuffle.log.job_log import job_records, read_job
 from durable_shuffle.shuffle.log.layout import (
@@ -340,7 +340,7 @@ def _views(storage: Storage, job: str) -> Iterator[ConsumerView]:
                 walls[-1],
                 len(view),
                 finished=isinstance(last, Finished),
-                released=isinstance(last, Released),
+                released=isinstance(last, ViewReleased),
                 newest=view is views[-1],
                 times=_thinned(walls),
             )

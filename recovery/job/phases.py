@@ -244,7 +244,7 @@ class PassBarrier:
 class CallOff:
     """The start of these attempts is called off."""
 
-    KIND: ClassVar[str] = "ABORT"
+    KIND: ClassVar[str] = "CALL_OFF"
     tasks: tuple[str, ...]
     epoch: int
     cause: str
@@ -254,7 +254,7 @@ class CallOff:
 class StopTasks:
     """Attempts end in this way."""
 
-    KIND: ClassVar[str] = "STOP"
+    KIND: ClassVar[str] = "STOP_TASKS"
     tasks: tuple[str, ...]
     epoch: int
     mode: StopMode

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from durable_shuffle.recovery.job.ends import StopMode
-from durable_shuffle.recovery.pipeline.commands.orders import Acknowledge, decode_slot
+from durable_shuffle.recovery.pipeline.commands.orders import Answered, decode_slot
 from durable_shuffle.recovery.pipeline.commands.requests import (
     REQUESTS,
     AllowRelease,
@@ -177,7 +177,7 @@ class PipelineClient:
             for slot, data in self._commands.read_from(self._end):
                 self._end = slot + 1
                 for command in decode_slot(data, name=self._commands.key(slot)).commands:
-                    if isinstance(command, Acknowledge) and command.request == request:
+                    if isinstance(command, Answered) and command.request == request:
                         return _answer(command)
             if self._clock.monotonic() >= deadline:
                 raise NotReadyError(
@@ -187,7 +187,7 @@ class PipelineClient:
             self._clock.sleep(_LOOK_SECONDS)
 
 
-def _answer(answer: Acknowledge) -> Answer:
+def _answer(answer: Answered) -> Answer:
     if not answer.refused:
         return Answer(answer.request, answer.text)
     raise _ERRORS.get(answer.refused, InvalidInputError)(answer.text)

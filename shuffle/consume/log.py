@@ -33,7 +33,7 @@ from durable_shuffle.shuffle.log.typed_log import TypedLog
 
 FULL_EVERY = 64
 """Most slots from one full record to the next, so that opening reads at most as many records: one
-more if the last is RELEASED, and one more if it is CLOSED."""
+more if the last is VIEW_RELEASED, and one more if it is CLOSED."""
 
 
 def resume_log(slots: SlotLog) -> TypedLog[ConsumerRecord, ResumeSet]:

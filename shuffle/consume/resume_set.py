@@ -20,10 +20,10 @@ from durable_shuffle.shuffle.log.consumer_records import (
     OutputRef,
     PendingEffect,
     Prepared,
-    Released,
     Reserve,
     ResumeMode,
     State,
+    ViewReleased,
 )
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.read.position import (
@@ -130,9 +130,11 @@ def fold(before: ResumeSet, record: ConsumerRecord, name: str) -> ResumeSet:
         assert before.ending is not None
         ending = replace(before.ending, committed=True)
         return replace(before, next_slot=slot, pending=(), ending=ending)
-    if isinstance(record, Reserve | Released):
+    if isinstance(record, Reserve | ViewReleased):
         inputs = _reached(before.inputs, record, name)
-        return replace(before, next_slot=slot, inputs=inputs, released=isinstance(record, Released))
+        return replace(
+            before, next_slot=slot, inputs=inputs, released=isinstance(record, ViewReleased)
+        )
     inputs = _acknowledged(before.inputs, record, name)
     if whole is not None:
         inputs = _reached(inputs, Reserve(record.record_id, record.epoch, whole.reached), name)
@@ -157,9 +159,9 @@ def _check_ending(before: ResumeSet, record: ConsumerRecord, name: str) -> None:
         # if the fold begins at FINISHED, an unread record may have set an ending
         fits = not isinstance(record, Committed)
     elif before.ending.committed:
-        fits = isinstance(record, Released | Finished)
+        fits = isinstance(record, ViewReleased | Finished)
     else:
-        fits = isinstance(record, Released | Committed)
+        fits = isinstance(record, ViewReleased | Committed)
     if not fits:
         where = "no PREPARED" if before.ending is None else f"{before.ending}"
         raise CorruptDataError(f"{name}: {record.KIND} stands behind {where}; run verify")
@@ -276,16 +278,16 @@ def _state(cursor: InputCursor, acked: Positions, name: str) -> InputState:
 
 
 def _reached(
-    inputs: Mapping[InputKey, InputState], record: Reserve | Released, name: str
+    inputs: Mapping[InputKey, InputState], record: Reserve | ViewReleased, name: str
 ) -> dict[InputKey, InputState]:
     moved = dict(inputs)
     for key, moved_to in _by_key(record.inputs):
         if key not in inputs:
             raise CorruptDataError(f"{name}: {record.KIND} names an input that OPEN does not")
-        # RELEASED may go back below what was reserved, because it says exactly what was delivered
+        # VIEW_RELEASED may go back below what was reserved: it says exactly what was delivered
         known = inputs[key]
         said = unpack_positions(moved_to.positions, name=name)
-        released = isinstance(record, Released)
+        released = isinstance(record, ViewReleased)
         reached = {**known.acked, **said} if released else _later(known.reached, said)
         _refuse_behind(known.acked, reached, f"{name}: {record.KIND}")
         moved[key] = replace(known, reached=reached)

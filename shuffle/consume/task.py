@@ -34,10 +34,10 @@ from durable_shuffle.shuffle.log.consumer_records import (
     OutputRef,
     PendingEffect,
     Prepared,
-    Released,
     Reserve,
     State,
     StateRef,
+    ViewReleased,
 )
 from durable_shuffle.shuffle.log.layout import ConsumerPath
 from durable_shuffle.shuffle.read.position import (
@@ -257,7 +257,7 @@ class ConsumerTask:
                     cursor(key, known.stage_slot, changed(known.acked, delivered.get(key, {})))
                     for key, known in self.held.state.inputs.items()
                 )
-                self.held.write(Released(self.held.state.owner, self.held.state.epoch, inputs))
+                self.held.write(ViewReleased(self.held.state.owner, self.held.state.epoch, inputs))
         self.ended = "released"
 
     def _advance(

@@ -6,8 +6,8 @@ the whole state that a successor goes on from, so a successor reads the last rec
 
 `record_id` is the random id of the OPEN by which an attempt writes. All its records carry the id,
 which means ownership, and the names of its segments contain it. Nothing of an attempt comes behind
-the OPEN of another one. A write job needs no OPEN: the first record that names it, APPEND or ABORT,
-is its fate.
+the OPEN of another one. A write job needs no OPEN: the first record that names it, APPEND or
+ABORT_JOB, is its fate.
 """
 
 from collections.abc import Iterable, Sequence
@@ -161,7 +161,7 @@ class End:
 class JobAbort:
     """A write job was given up: no APPEND that names it counts from here on. It opens nothing."""
 
-    KIND: ClassVar[str] = "ABORT"
+    KIND: ClassVar[str] = "ABORT_JOB"
     record_id: str
     attempt: str
     """Id of the write job."""
@@ -269,7 +269,7 @@ def producer_status(stage: StageHandle, producer: int) -> AppenderRecord | None:
 def decides(record: AppenderRecord | None, attempt: str) -> bool:
     """Return whether a record decides if a write job counts. The first one that does is its fate.
 
-    It names the job (APPEND says that it counts, ABORT that it never will), or is CLOSED.
+    It names the job (APPEND says that it counts, ABORT_JOB that it never will), or is CLOSED.
     """
     match record:
         case JobAbort():

@@ -191,16 +191,16 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ViewReleased:
     """A view ended by itself; `inputs` is what it delivered, to the next whole record."""
 
-    KIND: ClassVar[str] = "RELEASED"
+    KIND: ClassVar[str] = "VIEW_RELEASED"
     record_id: str
     epoch: int
     inputs: tuple[InputCursor, ...]
 
 
-ConsumerRecord = Open | Ack | Reserve | Released | Prepared | Committed | Finished | Closed
+ConsumerRecord = Open | Ack | Reserve | ViewReleased | Prepared | Committed | Finished | Closed
 CONSUMER_RECORDS: RecordCodec[ConsumerRecord] = RecordCodec(
-    (Open, Ack, Reserve, Released, Prepared, Committed, Finished, Closed)
+    (Open, Ack, Reserve, ViewReleased, Prepared, Committed, Finished, Closed)
 )

@@ -9,11 +9,11 @@ behind these records or nowhere.
 - A part carries the OPEN under which it was written. A commit never opens: it appends while that
   OPEN is the newest one, else the run is fenced. So no list of runs is needed.
 - A batch that is in the log stays as it is. A repeated commit changes and deletes nothing.
-- A write job never opens. The first record that names it, APPEND or ABORT, is its fate. If another
-  writer wins its slot, it takes the next one.
+- A write job never opens. The first record that names it, APPEND or ABORT_JOB, is its fate. If
+  another writer wins its slot, it takes the next one.
 - A commit deletes nothing. Segments of an OPEN that another OPEN followed can never be named, so
   the next run deletes them (`clear_behind`). Segments of a write job may be deleted only once an
-  ABORT is its fate (`abort_job`).
+  ABORT_JOB is its fate (`abort_job`).
 
 It must not know Spark.
 """
@@ -319,7 +319,7 @@ def _refuse_other_rows(
 def abort_job(
     stage: StageHandle, producer: int, attempt: str, record_id: str, cause: str, *, since: int = 0
 ) -> bool:
-    """Make ABORT the fate of a write job unless it has one; return True if no APPEND of it counts.
+    """Make ABORT_JOB the fate of a write job unless it has one; True if no APPEND of it counts.
 
     Only after True may anybody delete its segments.
 

@@ -16,7 +16,7 @@ from task_links import allowed_link
 from durable_shuffle.recovery.calls.batches import AsyncStep
 from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import JobPhase, TaskPhase, TaskReport
-from durable_shuffle.recovery.pipeline.commands.orders import Configure, PassBarrier, StopTasks
+from durable_shuffle.recovery.pipeline.commands.orders import ApplySettings, PassBarrier, StopTasks
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
@@ -153,7 +153,7 @@ def test_a_setting_that_changes_while_a_commit_is_due(
     def changes(self: ConsumerRun) -> bool:
         found = interrupted(self)
         if found and not changed.is_set():
-            link.deliver(Configure({"commit_seconds": 3600.0}))
+            link.deliver(ApplySettings({"commit_seconds": 3600.0}))
             changed.set()
         return found
 
@@ -164,7 +164,7 @@ def test_a_setting_that_changes_while_a_commit_is_due(
     )
     attempt.start()
     until(changed.is_set, "the change")
-    link.deliver(Configure({"commit_seconds": 0.05}))
+    link.deliver(ApplySettings({"commit_seconds": 0.05}))
     until(lambda: one.published.total() == 4, "the commit")
     link.deliver(StopTasks((TASK,), 1, StopMode.SUSPEND))
     attempt.join(WAIT)

@@ -15,8 +15,8 @@ from durable_shuffle.recovery.pipeline.client import PipelineClient
 from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.orders import (
     LEAD_EVERY,
-    Acknowledge,
-    Configure,
+    Answered,
+    ApplySettings,
     InternalCommand,
     Lead,
     StartTasks,
@@ -81,8 +81,8 @@ class Place:
         steps = [decode_slot(data, name="x") for _, data in log.read_from()]
         return [command for step in steps for command in step.commands]
 
-    def acks(self, request: int) -> list[Acknowledge]:
-        found = (c for c in self.commands if isinstance(c, Acknowledge))
+    def acks(self, request: int) -> list[Answered]:
+        found = (c for c in self.commands if isinstance(c, Answered))
         return [one for one in found if one.request == request]
 
 
@@ -138,7 +138,7 @@ def test_a_request_leads_to_one_command_wherever_the_older_one_is_paused(
     older, newer = place.logs(), place.logs()
     older.claim()
     request = place.client.append(ChangeSettings(IDS.new_id(), {"commit_rows": 5}))
-    said: tuple[InternalCommand, ...] = (Configure({"commit_rows": 5}),)
+    said: tuple[InternalCommand, ...] = (ApplySettings({"commit_rows": 5}),)
     found = older.next_request() if paused != "before it reads" else None
     if paused == "behind its answer":
         assert found is not None
@@ -156,7 +156,7 @@ def test_a_request_leads_to_one_command_wherever_the_older_one_is_paused(
         assert again.slot == request
         newer.answer(again, None, "", said)
     assert len(place.acks(request)) == 1
-    assert sum(isinstance(command, Configure) for command in place.commands) == 1
+    assert sum(isinstance(command, ApplySettings) for command in place.commands) == 1
     assert newer.next_request() is None
 
 
@@ -184,7 +184,7 @@ def test_an_emitter_passes_each_older_record_once(place: Place) -> None:
     log = SlotLog(place.storage, command_log_prefix(NAME))
     emitter = Emitter(log, "newer", 9, IDS, log.find_end())
     for n in range(20):
-        older.emit(Configure({"commit_rows": n + 1}))
+        older.emit(ApplySettings({"commit_rows": n + 1}))
     appends = 0
     append = SlotLog.append
 
@@ -195,7 +195,7 @@ def test_an_emitter_passes_each_older_record_once(place: Place) -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(SlotLog, "append", counted)
-        slot, _ = emitter.emit(Configure({"commit_rows": 99}))
+        slot, _ = emitter.emit(ApplySettings({"commit_rows": 99}))
     assert (slot, appends) == (log.find_end() - 1, 21)
 
 

@@ -11,7 +11,7 @@ from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import ENDS, TERMINAL, JobPhase, JobResult, TaskPhase
 from durable_shuffle.recovery.job.restarts import UNLIMITED
 from durable_shuffle.recovery.pipeline.commands import requests
-from durable_shuffle.recovery.pipeline.commands.orders import Acknowledge, SlotOrder, decode_slot
+from durable_shuffle.recovery.pipeline.commands.orders import Answered, SlotOrder, decode_slot
 from durable_shuffle.recovery.pipeline.status import STATUSES, Status
 from durable_shuffle.shuffle.log.layout import request_log_prefix, status_log_prefix
 from durable_shuffle.shuffle.log.slot_log import SlotLog
@@ -106,12 +106,12 @@ class Checks:
                 assert one.records >= before, f"progress goes back: {one} {self.world.about()}"
                 self._reached[one.part] = one.records
 
-    def _answered(self) -> Iterator[tuple[requests.ExternalCommand, Acknowledge]]:
+    def _answered(self) -> Iterator[tuple[requests.ExternalCommand, Answered]]:
         slots = SlotLog(self.world.storage, request_log_prefix(NAME))
         asked = {n: requests.REQUESTS.decode(data, name="x") for n, data in slots.read_from()}
         for _, data in self.world.commands.read_from():
             for command in decode_slot(data, name="x").commands:
-                if isinstance(command, Acknowledge):
+                if isinstance(command, Answered):
                     yield asked[command.request], command
 
     def _accepted(self) -> Iterator[requests.ExternalCommand]:

@@ -47,10 +47,10 @@ class StartTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class Configure:
+class ApplySettings:
     """All tasks use these settings from here on."""
 
-    KIND: ClassVar[str] = "CONFIGURE"
+    KIND: ClassVar[str] = "APPLY_SETTINGS"
     settings: dict[str, int | float]
     """All settings that differ from those of the pipeline."""
 
@@ -73,10 +73,10 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Answered:
     """The answer to a request. Not for tasks."""
 
-    KIND: ClassVar[str] = "ACK"
+    KIND: ClassVar[str] = "ANSWER"
     request: int
     """Its slot in the request log."""
     refused: str = ""
@@ -84,9 +84,9 @@ class Acknowledge:
     text: str = ""
 
 
-InternalCommand = Lead | Acknowledge | StartTasks | Told | Configure
+InternalCommand = Lead | Answered | StartTasks | Told | ApplySettings
 _BODIES: RecordCodec[InternalCommand] = RecordCodec(
-    (Lead, Acknowledge, StartTasks, PassBarrier, CallOff, StopTasks, Configure)
+    (Lead, Answered, StartTasks, PassBarrier, CallOff, StopTasks, ApplySettings)
 )
 
 
@@ -244,10 +244,10 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
     """
     end = commands.find_end()
     lead: Lead | None = None
-    tail: list[Acknowledge] = []
+    tail: list[Answered] = []
     for slot, data in commands.read_back(end):
         said = decode_slot(data, name=commands.key(slot)).commands
-        tail += [command for command in reversed(said) if isinstance(command, Acknowledge)]
+        tail += [command for command in reversed(said) if isinstance(command, Answered)]
         lead = next((command for command in said if isinstance(command, Lead)), None)
         if lead is not None:
             break
@@ -267,9 +267,7 @@ def succeed(commands: SlotLog, requests: SlotLog, given: Description) -> tuple[S
     return succession, end
 
 
-def _replay(
-    succession: Succession, done: Acknowledge, requests: SlotLog, commands: SlotLog
-) -> None:
+def _replay(succession: Succession, done: Answered, requests: SlotLog, commands: SlotLog) -> None:
     """Apply a request that an earlier coordinator acknowledged."""
     if done.request < succession.handled:
         return

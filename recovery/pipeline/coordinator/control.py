@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from durable_shuffle.recovery.job.phases import TaskReport
-from durable_shuffle.recovery.pipeline.commands.orders import Configure, InternalCommand
+from durable_shuffle.recovery.pipeline.commands.orders import ApplySettings, InternalCommand
 from durable_shuffle.recovery.pipeline.commands.requests import (
     AllowRelease,
     ChangeSettings,
@@ -180,7 +180,7 @@ class Control:
             match command:
                 case ChangeSettings():
                     assert request.handled is not None
-                    said.append(Configure(request.handled.wanted.settings))
+                    said.append(ApplySettings(request.handled.wanted.settings))
                 case RunThis():
                     notes.append(self._run(prepared))
                 case DropPart():

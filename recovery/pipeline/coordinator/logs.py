@@ -12,7 +12,7 @@ from functools import cached_property
 from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.orders import (
     LEAD_EVERY,
-    Acknowledge,
+    Answered,
     InternalCommand,
     StartTasks,
     Succession,
@@ -326,19 +326,19 @@ class PipelineLogs:
         text: str,
         commands: Collection[InternalCommand],
     ) -> tuple[int, bytes]:
-        """Acknowledge a request; without an error, it counts from now on.
+        """Answer a request; without an error, it counts from now on.
 
         Args:
             commands: commands that go into the same slot.
         """
         if error is None and request.command is not None and request.handled is not None:
-            ack = Acknowledge(request.slot, "", text)
+            answer = Answered(request.slot, "", text)
             self._succession.take(request.command)
         else:
             kind = "invalid_input" if error is None else str(error.kind)
-            ack = Acknowledge(request.slot, kind, str(error))
+            answer = Answered(request.slot, kind, str(error))
             self._succession.refuse()
-        return self.emit(*commands, ack)
+        return self.emit(*commands, answer)
 
     def check_part(self, part: str, prepared: PreparedPlan) -> None:
         """Raise InvalidInputError if no such part can be dropped."""

@@ -27,8 +27,8 @@ from durable_shuffle.recovery.job.phases import (
     Told,
 )
 from durable_shuffle.recovery.pipeline.commands.orders import (
-    Acknowledge,
-    Configure,
+    Answered,
+    ApplySettings,
     Decided,
     InternalCommand,
     Lead,
@@ -134,9 +134,9 @@ class TaskLink:
             self._end("another coordinator leads")
 
     def _obey(self, command: InternalCommand) -> None:
-        if isinstance(command, Configure):
+        if isinstance(command, ApplySettings):
             self._settings = command.settings
-        elif isinstance(command, Lead | Acknowledge) or not self._is_mine(command):
+        elif isinstance(command, Lead | Answered) or not self._is_mine(command):
             return
         elif isinstance(command, StartTasks):
             self._start, self._settings = command, command.settings

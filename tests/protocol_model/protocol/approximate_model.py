@@ -1,8 +1,8 @@
 """A consumer that resumes approximately: it reserves before it delivers, and drops what it must.
 
-What consumer_model.py does not hold: RESERVE, RELEASED and full ACKs. Attempts win OPEN, reserve,
-deliver, acknowledge, release, crash; a create of a sender that died may land at any later time, or
-never. A successor reads the log back to its newest full record only, as the code does.
+What consumer_model.py does not hold: RESERVE, VIEW_RELEASED and full ACKs. Attempts win OPEN,
+reserve, deliver, acknowledge, release, crash; a create of a sender that died may land at any later
+time, or never. A successor reads the log back to its newest full record only, as the code does.
 """
 
 from collections.abc import Iterator
@@ -33,11 +33,11 @@ class ApproximateSetup:
     starts_at_reserved: bool = True
     """Off: OPEN starts at what was acknowledged."""
     released_by_owner: bool = True
-    """Off: RELEASED of a superseded view counts, wherever the log stands."""
+    """Off: VIEW_RELEASED of a superseded view counts, wherever the log stands."""
 
 
 class Record(NamedTuple):
-    kind: Literal["OPEN", "RESERVE", "ACK", "FULL", "RELEASED"]
+    kind: Literal["OPEN", "RESERVE", "ACK", "FULL", "VIEW_RELEASED"]
     author: int
     acked: int
     reached: int
@@ -83,7 +83,7 @@ def resume_of(log: tuple[Record, ...]) -> Resume:
             found = Resume(record.acked, record.reached, record.dropped, record.exact)
         elif record.kind == "RESERVE":
             found = found._replace(reached=max(found.reached, record.reached))
-        elif record.kind == "RELEASED":
+        elif record.kind == "VIEW_RELEASED":
             found = found._replace(reached=record.reached, released=True)
         else:
             reached = max(found.reached, record.acked)
@@ -133,7 +133,7 @@ class ApproximateModel:
                 yield self._open(state, who)
             return
         if me.phase == "fenced" and not o.released_by_owner and who == 0:
-            said = Record("RELEASED", who, me.acked, me.delivered)
+            said = Record("VIEW_RELEASED", who, me.acked, me.delivered)
             after, _ = self._land(state, (len(state.log), said))
             yield "a fenced view releases", _set(after, who, me._replace(phase="released")), ()
         if me.phase in ("fenced", "released", "dead"):
@@ -161,7 +161,7 @@ class ApproximateModel:
             reached = max(me.reached, upto) if o.full_keeps_reserved else upto
             full = Record("FULL", who, upto, reached, found.dropped, found.exact)
             yield self._send(state, who, full)
-        yield self._send(state, who, Record("RELEASED", who, me.acked, me.delivered))
+        yield self._send(state, who, Record("VIEW_RELEASED", who, me.acked, me.delivered))
 
     def _open(self, state: ApproximateState, who: int) -> Step[ApproximateState]:
         found = resume_of(state.log)
@@ -205,7 +205,7 @@ class ApproximateModel:
             return f"{who} is fenced", _set(after, who, me._replace(phase="fenced")), NO_DAMAGE
         if record.kind == "OPEN":
             me = Attempt("reading", slot, record.acked, record.reached, record.acked)
-        elif record.kind == "RELEASED":
+        elif record.kind == "VIEW_RELEASED":
             me = me._replace(phase="released", slot=slot)
         else:
             acked = record.acked if record.kind != "RESERVE" else me.acked

@@ -4,7 +4,7 @@
 A run is one start of the query. Its processes remember nothing of each other: a task reads the end
 of the log, opens for its run if need be and writes a segment under the epoch of that OPEN. The
 commit appends only while that epoch is the newest; a batch that is in the log stays as it is. A
-write job never opens: the first record that names it, APPEND or ABORT, is its fate. Spark's
+write job never opens: the first record that names it, APPEND or ABORT_JOB, is its fate. Spark's
 checkpoint says how many batches are done, and so where the next run begins. Spark may call a commit
 again, also one whose reply was lost. Two runs may be alive at once, a task may outlive its driver,
 and a create whose sender died may land at any later time.
@@ -186,7 +186,7 @@ class RunModel:
             if record.kind == "APPEND" and record.author == who and self.setup.knows_itself:
                 done = become(state, who, me._replace(phase="done"))
                 return f"job {who} finds itself", done, NO_DAMAGE
-            if record.kind == "ABORT" and record.author == who and self.setup.obeys_abort:
+            if record.kind == "ABORT_JOB" and record.author == who and self.setup.obeys_abort:
                 return self._stops(state, who)
         append = Record("APPEND", who, last.epoch, last.owner, last.batch, me.segment)
         return self._send(state, who, Create(len(state.log), append), "commit")
@@ -302,7 +302,7 @@ class RunModel:
 
     def _abort(self, state: RunState, job: int) -> Step[RunState]:
         last = state.last
-        record = Record("ABORT", job, last.epoch, last.owner, last.batch)
+        record = Record("ABORT_JOB", job, last.epoch, last.owner, last.batch)
         create = Create(len(state.log), record)
         after = state._replace(net=state.net | {create}, aborting=create)
         return f"cleaner sends {record} to slot {create.slot}", after, NO_DAMAGE

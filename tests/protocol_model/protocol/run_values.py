@@ -46,9 +46,9 @@ class RunSetup:
     rebases: bool = True
     """Off: a write job that lost a slot gives up."""
     aborts_first: bool = True
-    """Off: a cleaner takes a write job's segments without an ABORT."""
+    """Off: a cleaner takes a write job's segments without an ABORT_JOB."""
     obeys_abort: bool = True
-    """Off: a write job does not look for an ABORT of its own."""
+    """Off: a write job does not look for an ABORT_JOB of its own."""
     spares_owner: bool = True
     """Off: a cleaner takes what no record names; else only of epochs that were followed."""
 
@@ -64,9 +64,9 @@ class Segment(NamedTuple):
 class Record(NamedTuple):
     """A record of the log. Epoch, owner and batch are those that stand behind it."""
 
-    kind: Literal["OPEN", "APPEND", "ABORT"]
+    kind: Literal["OPEN", "APPEND", "ABORT_JOB"]
     author: int
-    """Run or write job; of an ABORT, who is aborted."""
+    """Run or write job; of an ABORT_JOB, who is aborted."""
     epoch: int
     owner: int
     """Run of the newest OPEN, -1 if there is none."""
@@ -78,7 +78,7 @@ class Record(NamedTuple):
         return f"{self.kind}({self.author}, epoch {self.epoch}, batch {self.batch})"
 
 
-EMPTY: Final = Record("ABORT", -1, 0, -1, -1)
+EMPTY: Final = Record("ABORT_JOB", -1, 0, -1, -1)
 """Stands for the end of a log without records."""
 
 
@@ -143,7 +143,7 @@ def followed(state: RunState, who: int) -> bool:
 
 
 def aborted_in(state: RunState, job: int) -> bool:
-    return any(r.kind == "ABORT" and r.author == job for r in state.log)
+    return any(r.kind == "ABORT_JOB" and r.author == job for r in state.log)
 
 
 def become(state: RunState, who: int, run: Run) -> RunState:

@@ -12,7 +12,7 @@ from durable_shuffle.recovery.job.ends import StopMode
 from durable_shuffle.recovery.job.phases import TaskPhase, TaskReport
 from durable_shuffle.recovery.pipeline.commands.emitter import Emitter
 from durable_shuffle.recovery.pipeline.commands.orders import (
-    Configure,
+    ApplySettings,
     InternalCommand,
     PassBarrier,
     SlotOrder,
@@ -72,7 +72,7 @@ def test_every_worker_obeys_the_same_sequence(count: int, seed: int, workers: in
     """Slots arrive in any order and any number of times; each worker obeys each once, in order."""
     rng = random.Random(seed)
     writes = emitter(log())
-    said = [Configure({"commit_rows": n}) for n in range(1, count + 1)]
+    said = [ApplySettings({"commit_rows": n}) for n in range(1, count + 1)]
     slots, left = [], list(said)
     while left:
         taken = [left.pop(0) for _ in range(min(len(left), rng.randint(1, 3)))]
@@ -122,11 +122,11 @@ def test_the_older_of_two_emitters_is_fenced_for_good() -> None:
     at = log()
     old = emitter(at, 1, "old")
     new = emitter(at, 2, "new")
-    assert old.emit(Configure({}))[0] == 0
-    assert new.emit(Configure({}))[0] == 1
+    assert old.emit(ApplySettings({}))[0] == 0
+    assert new.emit(ApplySettings({}))[0] == 1
     for _ in range(2):
         with pytest.raises(FencedError, match="mine=generation 1, newest=generation 2"):
-            old.emit(Configure({}))
+            old.emit(ApplySettings({}))
     new.check()
     with pytest.raises(FencedError):
         old.check()
@@ -141,7 +141,7 @@ def test_garbage_is_refused_and_not_passed(garbage: bytes) -> None:
     at.append(0, garbage)
     for _ in range(2):
         with pytest.raises(CorruptDataError, match="job/commands/0000000000"):
-            writes.emit(Configure({}))
+            writes.emit(ApplySettings({}))
     worker = link()
     worker.push(0, garbage)
     with pytest.raises(CorruptDataError, match="slot 0 of the command log"):
@@ -256,17 +256,17 @@ def test_steps_that_an_outage_kept_back_are_written_in_order(seed: int) -> None:
             if n == 10:
                 one.lead(2)
             try:
-                slot, record = one.emit(Configure({"commit_rows": n}))
+                slot, record = one.emit(ApplySettings({"commit_rows": n}))
             except (OutcomeUnknownError, UnavailableError):
                 lost += 1
             else:
                 (command,) = decode_slot(record, name="x").commands
-                assert (slot, command) == (n, Configure({"commit_rows": n}))
+                assert (slot, command) == (n, ApplySettings({"commit_rows": n}))
         one.check()
         reader = Noting()
         for slot, record in slots.read_from():
             reader.push(slot, record)
-        assert reader.told == [Configure({"commit_rows": n}) for n in range(20)], (seed, lost)
+        assert reader.told == [ApplySettings({"commit_rows": n}) for n in range(20)], (seed, lost)
 
 
 def test_a_step_that_was_kept_back_does_not_outlive_a_successor() -> None:
@@ -277,7 +277,7 @@ def test_a_step_that_was_kept_back_does_not_outlive_a_successor() -> None:
     storage.lose = ["request"]
     with pytest.raises(UnavailableError):
         old.emit(StopTasks((TASK,), 1, StopMode.DRAIN))
-    new.emit(Configure({}))
+    new.emit(ApplySettings({}))
     for _ in range(2):
         with pytest.raises(FencedError):
             old.check()

@@ -18,8 +18,8 @@ from durable_shuffle.shuffle.log.consumer_records import (
     Open,
     OutputRef,
     PendingEffect,
-    Released,
     Reserve,
+    ViewReleased,
     Whole,
 )
 from durable_shuffle.shuffle.log.records import Closed
@@ -138,25 +138,25 @@ def test_approximate_starts_behind_all_that_may_have_been_delivered() -> None:
 
 @pytest.mark.requirement("R-F135-17")
 def test_release_says_what_was_delivered_and_never_drops_more() -> None:
-    """RELEASED lies at or behind what was reserved: exact, and no more than without it."""
+    """VIEW_RELEASED lies at or behind what was reserved: exact, and no more than without it."""
     log: list[ConsumerRecord] = [
         opened(resume="approximate"),
         Reserve(A, 1, at(p0=10)),
         ack(inputs=at(p0=4)),
     ]
     crashed = start_of(folded(log), "approximate")
-    released = start_of(folded([*log, Released(A, 1, at(p0=7))]), "approximate")
+    released = start_of(folded([*log, ViewReleased(A, 1, at(p0=7))]), "approximate")
     assert (released.dropped, released.dropped_exact) == (3, True)
     assert crashed.dropped >= released.dropped
-    nothing = start_of(folded([*log, Released(A, 1, at())]), "approximate")
+    nothing = start_of(folded([*log, ViewReleased(A, 1, at())]), "approximate")
     assert (nothing.dropped, nothing.dropped_exact) == (0, True)
 
 
 def test_a_release_below_what_was_acknowledged_is_damage() -> None:
     """Else records that were acknowledged would come again."""
     log = [opened(resume="approximate"), Reserve(A, 1, at(p0=10)), ack(inputs=at(p0=4))]
-    with pytest.raises(CorruptDataError, match="RELEASED goes back: producer=0 from 4 to 3"):
-        folded([*log, Released(A, 1, at(p0=3))])
+    with pytest.raises(CorruptDataError, match="VIEW_RELEASED goes back: producer=0 from 4 to 3"):
+        folded([*log, ViewReleased(A, 1, at(p0=3))])
 
 
 def test_a_late_small_reservation_does_not_take_back_a_larger_one() -> None:

@@ -257,7 +257,7 @@ def entered(stage: StageHandle, draw: random.Random) -> None:
 def test_gc_gives_a_write_job_up_before_it_deletes(
     stage: StageHandle, draw: random.Random, *, dead: bool
 ) -> None:
-    """Its rows go, and a commit that comes later is refused: by an ABORT, whoever wrote since."""
+    """Its rows go, and a later commit is refused: by an ABORT_JOB, whoever wrote since."""
     entered(stage, draw)
     slow, done = (EngineRun(stage, draw, query="") for _ in range(2))
     parts = slow.tasks(0)

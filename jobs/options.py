@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 

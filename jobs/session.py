@@ -30,7 +30,7 @@ from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.connect import ConnectEngine
 from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.explain import Calls
-from durable_shuffle.jobs.identity.plan.document import compile_ahead
+from durable_shuffle.jobs.identity.jvm.document import compile_ahead
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from

@@ -20,7 +20,7 @@ from durable_shuffle.bench.cluster.local_cluster import await_executors, start_c
 from durable_shuffle.bench.cluster.watching import watched
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.jobs.engine.catalyst import executor_count
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
 from durable_shuffle.jobs.session import DurableShuffle
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.bench.interleaved import interleave
+from durable_shuffle.jobs.identity.jvm.calls import query_execution
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import identify_plan
-from durable_shuffle.jobs.identity.plan.jvm import query_execution
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "spark" / "programs"))

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from durable_shuffle.jobs.engine import arrow_schema
 from durable_shuffle.jobs.engine.arrow_schema import narrow_positions
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
-from durable_shuffle.jobs.identity.plan.jvm import (
+from durable_shuffle.jobs.identity.jvm.calls import (
     analyzed_plan,
     attributes_of,
     every,

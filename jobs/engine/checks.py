@@ -15,13 +15,13 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from durable_shuffle.jobs.identity.plan.document import TREE_ALONE
-from durable_shuffle.jobs.identity.plan.jvm import (
+from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
     analyzed_plan,
     every_with_subqueries,
     simple_name,
 )
+from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
 from durable_shuffle.jobs.spark_versions import type_of_ddl, types_named
 from durable_shuffle.serialization.errors import InvalidInputError
 
@@ -179,7 +179,7 @@ def _observed(df: Any) -> str:
             str(node.name()) for node in nodes if simple_name(jvm.class_name(node)) == _OBSERVED
         )
     else:
-        from durable_shuffle.jobs.identity.plan.connect import every_message
+        from durable_shuffle.jobs.identity.connect.message import every_message
 
         messages = every_message(df._plan.to_proto(df.sparkSession.client))  # noqa: SLF001
         names = (str(message.name) for message in messages if message.DESCRIPTOR.name == _OBSERVED)

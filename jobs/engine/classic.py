@@ -49,9 +49,9 @@ from durable_shuffle.jobs.engine.transfer import page_settings, transfer_setting
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.functions.told import heard_of
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, planning, query_execution
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, planning, query_execution
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings

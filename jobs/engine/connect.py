@@ -33,8 +33,8 @@ from durable_shuffle.jobs.engine.tasks import (
     map_result,
 )
 from durable_shuffle.jobs.engine.transfer import TRANSFER_KEYS, transfer_settings
+from durable_shuffle.jobs.identity.connect.known import ANEW, SHOWN
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.connect_known import ANEW, SHOWN
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 
 _SPLITS = "inputs of which Spark Connect does not show the splits"
@@ -78,7 +78,7 @@ class ConnectEngine(Engine):
         return tuple(names.index(c) for c in plain) if len(plain) == len(cols) else ()
 
     def identify(self, df: DataFrame) -> PlanIdentity:
-        from durable_shuffle.jobs.identity.plan.connect import identify_connect_plan
+        from durable_shuffle.jobs.identity.connect.message import identify_connect_plan
 
         with session_settings(self._spark, SHOWN):
             return identify_connect_plan(df, self._stage_of_plan.get)

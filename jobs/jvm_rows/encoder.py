@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.identity.plan.jvm import attributes_of, query_execution
+from durable_shuffle.jobs.identity.jvm.calls import attributes_of, query_execution
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over, java_text
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
 from durable_shuffle.jobs.jvm_rows.blocks import blocks_of
 from durable_shuffle.jobs.jvm_rows.compiled import (
     check_internals,

@@ -22,8 +22,8 @@ from durable_shuffle.jobs.engine.tasks import (
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.identity import identify_function, opaque_functions
 from durable_shuffle.jobs.identity.functions.user_code import environment_of
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_rdd
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
 from durable_shuffle.jobs.identity.plan.mixing import why_rdd_not_mixed
 from durable_shuffle.jobs.spark_versions import Partitioner, PipelinedRDD, portable_hash
 from durable_shuffle.jobs.stages.work import Shape, StageWork

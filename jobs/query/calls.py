@@ -130,7 +130,7 @@ class QueryCalls(FrameCalls):
                 "not show its plans: use repartition() or stage() there"
             )
         self._checked(name, version, at_risk)
-        from durable_shuffle.jobs.query.transparent import sent_through
+        from durable_shuffle.jobs.transparent.actions import sent_through
 
         used: list[StageReport] = []
 

@@ -7,9 +7,9 @@ from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan.deep import deep_plans
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, java_session
+from durable_shuffle.jobs.identity.jvm.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, walked, with_cached
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.plan.leaves import QueryRows
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import settings_digest

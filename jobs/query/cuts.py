@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, class_name, simple_name
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, class_name, simple_name
 from durable_shuffle.jobs.query.tree import BROADCAST, REUSED, SHUFFLE, SUBQUERIES, Node
 from durable_shuffle.jobs.stages.explanation import stage_title
 from durable_shuffle.serialization.errors import InvalidInputError

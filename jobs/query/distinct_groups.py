@@ -13,8 +13,8 @@ depends on the query alone.
 from collections.abc import Callable
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan.document import is_object
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, every, items
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, every, items
+from durable_shuffle.jobs.identity.jvm.document import is_object
 from durable_shuffle.jobs.query.tree import Node
 from durable_shuffle.jobs.spark_versions import updated
 

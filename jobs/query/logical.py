@@ -15,8 +15,8 @@ from typing import Any, Literal, cast
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.identity.plan.document import TREE_ALONE
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, items
+from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
 from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.recovery.skew import Read
 from durable_shuffle.shuffle.base.clock import Clock, RandomIds

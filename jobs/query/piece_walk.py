@@ -12,13 +12,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan import iceberg
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, items, simple_name
+from durable_shuffle.jobs.identity.jvm.document import PHYSICAL
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.document import PHYSICAL
 from durable_shuffle.jobs.identity.plan.files import usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
+from durable_shuffle.jobs.identity.tables import iceberg
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, read_tree
 
 _BELOW = ("child", "left", "right", "children")

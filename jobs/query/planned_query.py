@@ -18,7 +18,7 @@ from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import stored_rows
 from durable_shuffle.jobs.engine.transfer import transfer_settings
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, query_execution
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, query_execution
 from durable_shuffle.jobs.identity.plan.settings import plan_splits
 from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import (

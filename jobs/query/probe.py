@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import sql_class_name
 from durable_shuffle.serialization.errors import IncompatibleError

@@ -14,7 +14,7 @@ from typing import Any, cast
 from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.identity.plan.jvm import items, module, to_seq
+from durable_shuffle.jobs.identity.jvm.calls import items, module, to_seq
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.serialization.errors import CorruptDataError
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.engine import Engine
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
 from durable_shuffle.jobs.query.at_risk import AtRisk
 from durable_shuffle.jobs.query.cut_work import CutWork
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece

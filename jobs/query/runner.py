@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.identity.plan.jvm import planning
+from durable_shuffle.jobs.identity.jvm.calls import planning
 from durable_shuffle.jobs.query.at_risk import AtRisk
 from durable_shuffle.jobs.query.cuts import Cut, schema_of
 from durable_shuffle.jobs.query.logical import split_bytes

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan.jvm import items, simple_name
+from durable_shuffle.jobs.identity.jvm.calls import items, simple_name
 from durable_shuffle.jobs.query.cuts import PlanPiece, operators, row_leaves
 from durable_shuffle.jobs.query.order import SHUFFLED_JOINS
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to

@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.engine.tasks import ID_COLUMN
-from durable_shuffle.jobs.identity.plan.document import OPERATORS
-from durable_shuffle.jobs.identity.plan.jvm import (
+from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
     analyzed_plan,
     class_name,
@@ -26,6 +25,7 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     simple_name,
     to_seq,
 )
+from durable_shuffle.jobs.identity.jvm.document import OPERATORS
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import appended, newest_form

@@ -6,7 +6,7 @@ from py4j.clientserver import ClientServer
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
 from durable_shuffle.serialization.errors import InvalidInputError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock
 

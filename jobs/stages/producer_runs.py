@@ -13,7 +13,7 @@ from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.engine import Engine, Planned
 from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
 from durable_shuffle.jobs.stages.healing import Healing
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.work import TwoExecutionsError, Writing

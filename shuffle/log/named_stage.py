@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.log.appender_log import Append, appender_log
-from durable_shuffle.shuffle.log.entered import Entered
 from durable_shuffle.shuffle.log.job_floor import newest_floor
 from durable_shuffle.shuffle.log.job_log import newest_named, read_job
 from durable_shuffle.shuffle.log.job_state import JobState
@@ -28,6 +27,7 @@ from durable_shuffle.shuffle.log.stage import (
     read_state,
     stage_log,
 )
+from durable_shuffle.shuffle.log.stage_notes import Entered
 from durable_shuffle.shuffle.storage.contract import Storage, folders_of
 from durable_shuffle.shuffle.storage.open import open_storage
 

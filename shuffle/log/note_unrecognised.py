@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, read_state, stage_log
-from durable_shuffle.shuffle.log.unrecognised import Unrecognised, bounded
+from durable_shuffle.shuffle.log.stage_notes import Unrecognised, bounded
 
 
 def note_unrecognised(

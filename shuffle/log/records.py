@@ -16,12 +16,10 @@ from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.serialization.field_types import FieldError
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
-from durable_shuffle.shuffle.log.entered import Entered
 from durable_shuffle.shuffle.log.extent_table import EXTENT, unpack_block
 from durable_shuffle.shuffle.log.field_checks import check_below, check_id, check_seconds
 from durable_shuffle.shuffle.log.layout import COMPACTED, check_name
-from durable_shuffle.shuffle.log.suspect import Suspect
-from durable_shuffle.shuffle.log.unrecognised import Unrecognised
+from durable_shuffle.shuffle.log.stage_notes import Entered, Suspect, Unrecognised
 from durable_shuffle.shuffle.rows.partitioner import MAX_PARTITIONS
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES
 

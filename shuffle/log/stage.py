@@ -31,7 +31,6 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.consumer_set import set_behind
-from durable_shuffle.shuffle.log.entered import Entered
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import (
     PASSTHROUGH,
@@ -50,9 +49,8 @@ from durable_shuffle.shuffle.log.records import (
     StageRecord,
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
-from durable_shuffle.shuffle.log.suspect import Suspect
+from durable_shuffle.shuffle.log.stage_notes import Entered, Suspect, Unrecognised
 from durable_shuffle.shuffle.log.typed_log import NOTHING, TypedLog
-from durable_shuffle.shuffle.log.unrecognised import Unrecognised
 from durable_shuffle.shuffle.storage.contract import Storage
 
 _SHORT = 8

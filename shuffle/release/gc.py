@@ -15,7 +15,6 @@ from typing import Any, Literal
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet
 from durable_shuffle.shuffle.log.appender_log import Append, AppenderOpen, settled_segments
-from durable_shuffle.shuffle.log.entered import Entered
 from durable_shuffle.shuffle.log.layout import (
     ConsumerPath,
     StagePath,
@@ -27,6 +26,7 @@ from durable_shuffle.shuffle.log.layout import (
 from durable_shuffle.shuffle.log.producer_log import producer_state
 from durable_shuffle.shuffle.log.records import Abort, Closed, Commit, Compact, Describe, Seal
 from durable_shuffle.shuffle.log.stage import StageState, numbers, with_record
+from durable_shuffle.shuffle.log.stage_notes import Entered
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
 
 Verdict = Literal["live", "orphan", "unknown"]

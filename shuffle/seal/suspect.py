@@ -17,7 +17,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.log.records import STAGE_RECORDS, Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, read_state, stage_log
-from durable_shuffle.shuffle.log.suspect import MOST_CHARS, Suspect
+from durable_shuffle.shuffle.log.stage_notes import MOST_CHARS, Suspect
 
 T = TypeVar("T")
 

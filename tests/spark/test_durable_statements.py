@@ -9,8 +9,8 @@ from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.jobs.identity.plan.jvm import query_execution
-from durable_shuffle.jobs.query import statements
+from durable_shuffle.jobs.identity.jvm.calls import query_execution
+from durable_shuffle.jobs.transparent import statements
 
 pytestmark = pytest.mark.spark
 

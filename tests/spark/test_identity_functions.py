@@ -12,8 +12,8 @@ from identity_plans import differing, identify, write_table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, items, query_execution, simple_name
 from durable_shuffle.jobs.identity.plan import mixing
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, query_execution, simple_name
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed, why_rdd_not_mixed
 
 pytestmark = pytest.mark.spark

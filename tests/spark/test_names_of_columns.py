@@ -10,8 +10,8 @@ from excluded_cases import every
 from identity_plans import differing, identify
 from pyspark.sql import DataFrame, SparkSession
 
+from durable_shuffle.jobs.identity.jvm.calls import query_execution
 from durable_shuffle.jobs.identity.plan.blind import BLIND
-from durable_shuffle.jobs.identity.plan.jvm import query_execution
 
 pytestmark = pytest.mark.spark
 

@@ -14,9 +14,9 @@ from identity_plans import ASPECTS, differing, identify, resolved, setting, writ
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, query_execution
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, query_execution
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from settings_cases import BATCHES, COUNTED, DEPLOYED, OF_HADOOP, OF_SQL, ONE_BOUND
 
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.identity.plan import settings as settings_module
 from durable_shuffle.jobs.identity.plan.harmless import (
     DEPLOYMENT,
@@ -20,7 +21,6 @@ from durable_shuffle.jobs.identity.plan.harmless import (
     TUNING,
     WITHOUT_FUNCTIONS,
 )
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
 from durable_shuffle.jobs.identity.plan.settings import is_harmless, settings_digest
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2, Observati
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.serialization.errors import InvalidInputError
 

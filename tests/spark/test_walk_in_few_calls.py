@@ -13,9 +13,7 @@ from pyspark.sql.functions import col
 from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.tpch.data import generate_all
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
-from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.document import PHYSICAL, Seen
-from durable_shuffle.jobs.identity.plan.jvm import (
+from durable_shuffle.jobs.identity.jvm.calls import (
     JVM_ERRORS,
     Jvm,
     column_names,
@@ -24,6 +22,8 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     items,
     query_execution,
 )
+from durable_shuffle.jobs.identity.jvm.document import PHYSICAL, Seen
+from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.spark_versions import argument_names
 
 pytestmark = pytest.mark.spark

@@ -18,14 +18,7 @@ from py4j.java_collections import JavaArray, JavaList
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.exclusions import names
-from durable_shuffle.jobs.identity.plan.blind import BLIND
-from durable_shuffle.jobs.identity.plan.document import (
-    EXPRESSIONS,
-    LOGICAL,
-    Seen,
-    is_object,
-)
-from durable_shuffle.jobs.identity.plan.jvm import (
+from durable_shuffle.jobs.identity.jvm.calls import (
     JVM_ERRORS,
     Jvm,
     column_names,
@@ -33,6 +26,13 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     items,
     simple_name,
 )
+from durable_shuffle.jobs.identity.jvm.document import (
+    EXPRESSIONS,
+    LOGICAL,
+    Seen,
+    is_object,
+)
+from durable_shuffle.jobs.identity.plan.blind import BLIND
 from durable_shuffle.jobs.identity.plan.numbers import Numbers
 from durable_shuffle.jobs.identity.plan.read_options import named_files
 from durable_shuffle.jobs.identity.plan.values import literal, untyped

@@ -9,7 +9,7 @@ expressions are not used.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, every, items, simple_name
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, every, items, simple_name
 
 _ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, items
 from durable_shuffle.jobs.identity.plan.conditions import column_ids, over
-from durable_shuffle.jobs.identity.plan.delta import is_delta_index
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, items
+from durable_shuffle.jobs.identity.tables.delta import is_delta_index
 
 FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 # Hadoop's FileStatus.toString; an object store's own class adds its tag after or inside it.

@@ -12,12 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.identity.plan import delta, iceberg
-from durable_shuffle.jobs.identity.plan.conditions import Conditions
-from durable_shuffle.jobs.identity.plan.deep import deep_plans
-from durable_shuffle.jobs.identity.plan.document import LEAVES, is_object
-from durable_shuffle.jobs.identity.plan.files import is_file_relation, usable
-from durable_shuffle.jobs.identity.plan.jvm import (
+from durable_shuffle.jobs.identity.jvm.calls import (
     JVM_ERRORS,
     Jvm,
     every,
@@ -26,6 +21,11 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     java_session,
     simple_name,
 )
+from durable_shuffle.jobs.identity.jvm.deep import deep_plans
+from durable_shuffle.jobs.identity.jvm.document import LEAVES, is_object
+from durable_shuffle.jobs.identity.plan.conditions import Conditions
+from durable_shuffle.jobs.identity.plan.files import is_file_relation, usable
+from durable_shuffle.jobs.identity.tables import delta, iceberg
 from durable_shuffle.jobs.spark_versions import ClassicFrame, argument_names, sql_class, updated
 
 _CATALOG = "org.apache.spark.sql.execution.datasources.CatalogFileIndex"

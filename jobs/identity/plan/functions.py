@@ -25,8 +25,8 @@ from durable_shuffle.jobs.identity.functions.user_code import (
     note_code,
     plain_command,
 )
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, set_field
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, set_field
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import array_inside, broadcasts
 

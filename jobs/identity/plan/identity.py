@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.zones import zone_of_process
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, java_session
+from durable_shuffle.jobs.identity.jvm.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.files import ListedFiles
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, java_session
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
 from durable_shuffle.jobs.identity.plan.moving import moving_values
 from durable_shuffle.jobs.identity.plan.rdds import RddChain, micro_batch

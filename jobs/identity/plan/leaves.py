@@ -14,7 +14,13 @@ from functools import cache
 from typing import Any
 
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.plan import delta, iceberg
+from durable_shuffle.jobs.identity.jvm.calls import (
+    JVM_ERRORS,
+    Jvm,
+    UnknownInternalsError,
+    items,
+    simple_name,
+)
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.conditions import Conditions, column_ids, over
 from durable_shuffle.jobs.identity.plan.files import (
@@ -24,13 +30,6 @@ from durable_shuffle.jobs.identity.plan.files import (
     usable,
 )
 from durable_shuffle.jobs.identity.plan.fixed import cached_plan
-from durable_shuffle.jobs.identity.plan.jvm import (
-    JVM_ERRORS,
-    Jvm,
-    UnknownInternalsError,
-    items,
-    simple_name,
-)
 from durable_shuffle.jobs.identity.plan.rdds import (
     MICRO_BATCH_ELSEWHERE,
     RddChain,
@@ -39,6 +38,7 @@ from durable_shuffle.jobs.identity.plan.rdds import (
 )
 from durable_shuffle.jobs.identity.plan.read_options import left_out, named_files
 from durable_shuffle.jobs.identity.plan.sources import Sources
+from durable_shuffle.jobs.identity.tables import delta, iceberg
 from durable_shuffle.jobs.spark_versions import sql_class_name
 
 _FILE_INDEXES = (

@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     _parse_datatype_json_string,
 )
 
-from durable_shuffle.jobs.identity.plan.deep import deep_plans
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.jvm.deep import deep_plans
 
 _LEAVES = frozenset(
     {

@@ -7,7 +7,7 @@ value.
 
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, every, items, simple_name
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, every, items, simple_name
 
 _CURRENT = frozenset(
     {

@@ -5,8 +5,8 @@ from typing import Any
 from pyspark import SparkContext
 
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
 
 MICRO_BATCH_ELSEWHERE = "a micro-batch, used outside of the thread that foreachBatch calls"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"

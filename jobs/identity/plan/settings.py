@@ -22,15 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.exclusions import names
 from durable_shuffle.jobs.identity.functions.zones import zone_of_process
-from durable_shuffle.jobs.identity.plan import iceberg
-from durable_shuffle.jobs.identity.plan.document import TREE_ALONE
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, items, query_execution, simple_name
+from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
 from durable_shuffle.jobs.identity.plan.harmless import (
     DEPLOYMENT,
     HADOOP,
     TUNING,
     WITHOUT_FUNCTIONS,
 )
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, query_execution, simple_name
+from durable_shuffle.jobs.identity.tables import iceberg
 
 SPLIT_SETTINGS = (
     "spark.sql.files.maxPartitionBytes",

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan import delta
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, items, simple_name
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.jvm import Jvm, items, simple_name
+from durable_shuffle.jobs.identity.tables import delta
 from durable_shuffle.jobs.spark_versions import argument_names
 
 # credentials do not decide rows, so rotating them must not cause a fresh stage

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from durable_shuffle.jobs.identity.plan.document import is_object
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, items
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, items
+from durable_shuffle.jobs.identity.jvm.document import is_object
 
 if TYPE_CHECKING:
     from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk

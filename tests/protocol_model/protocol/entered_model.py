@@ -7,7 +7,7 @@ log, the STAGE: the new stage is merely begun again. `gc` gives up what is merel
 `verify --repair` enters it, if ENTERED says that it counted.
 
 The record is lost neither between the writer's STAGE and its ENTERED nor between a cleaner's look
-and its RELEASED; both take one request. The model of `shuffle/log/entered.py`.
+and its RELEASED; both take one request. The model of `shuffle/log/stage_notes.py`.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
 
-from durable_shuffle.jobs.query import transparent
+from durable_shuffle.jobs.transparent import actions
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "internals" / "actions.md"
 CLASSES = {kind.__name__: kind for kind in (DataFrame, DataFrameWriter, DataFrameWriterV2)}
@@ -33,6 +33,6 @@ def test_every_public_name_stands_in_one_row(name: str) -> None:
 def test_what_is_durable_is_what_is_replaced() -> None:
     """PySpark's first, head and take call collect."""
     durable = {kind: names for what, kind, names in rows() if what == "durable"}
-    replaced = {*transparent.ACTIONS, *transparent.CHECKPOINTS, "count", "write", "writeTo"}
+    replaced = {*actions.ACTIONS, *actions.CHECKPOINTS, "count", "write", "writeTo"}
     assert durable["DataFrame"] == replaced | {"first", "head", "take"}
-    assert durable["DataFrameWriter"] | durable["DataFrameWriterV2"] == transparent._WRITES
+    assert durable["DataFrameWriter"] | durable["DataFrameWriterV2"] == actions._WRITES

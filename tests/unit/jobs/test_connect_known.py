@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from durable_shuffle.jobs.identity.plan import connect_known as known
+from durable_shuffle.jobs.identity.connect import known
 
 OWN = "org.apache.spark.sql.catalyst.expressions.Upper"
 

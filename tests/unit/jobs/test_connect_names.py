@@ -2,7 +2,7 @@
 
 import pytest
 
-from durable_shuffle.jobs.identity.plan.connect import ConnectPlan
+from durable_shuffle.jobs.identity.connect.message import ConnectPlan
 
 proto = pytest.importorskip("pyspark.sql.connect.proto")
 NAMES = [f"_pyspark_connect_temp_view_{digit * 32}" for digit in "abc"]

@@ -10,10 +10,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from durable_shuffle.jobs import java
-from durable_shuffle.jobs.identity.plan import document, functions, moving
-from durable_shuffle.jobs.identity.plan import jvm as jvm_module
+from durable_shuffle.jobs.identity.jvm import calls as jvm_module
+from durable_shuffle.jobs.identity.jvm import document
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
+from durable_shuffle.jobs.identity.plan import functions, moving
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
 
 
 @pytest.fixture(params=[Py4JError, AnalysisException, IllegalArgumentException])

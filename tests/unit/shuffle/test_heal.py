@@ -28,7 +28,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state, require_seal
-from durable_shuffle.shuffle.log.suspect import Suspect
+from durable_shuffle.shuffle.log.stage_notes import Suspect
 from durable_shuffle.shuffle.read.sealed_reader import read_subpartition
 from durable_shuffle.shuffle.release.stages import release_stage
 from durable_shuffle.shuffle.repair.heal import heal_stage

@@ -12,7 +12,7 @@ a read of one version, so that the files that were compared are the files that a
 from collections.abc import Mapping
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan.jvm import Jvm
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.spark_versions import argument_names
 
 _LOG = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"

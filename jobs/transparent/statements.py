@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine.catalyst import active, of_rows
 from durable_shuffle.jobs.engine.engine import session_settings
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, analyzed_plan, every, items, to_seq
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, analyzed_plan, every, items, to_seq
 from durable_shuffle.jobs.java import classes_of
 
 _QUERY_AT = {

@@ -20,11 +20,8 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.functions.identity import identify_function
-from durable_shuffle.jobs.identity.plan.catalyst_walk import VOUCH
-from durable_shuffle.jobs.identity.plan.connect_inputs import ConnectInputs, Inputs, PathSource
-from durable_shuffle.jobs.identity.plan.connect_known import (
+from durable_shuffle.jobs.identity.connect.inputs import ConnectInputs, Inputs, PathSource
+from durable_shuffle.jobs.identity.connect.known import (
     DRAWN,
     EXPRESSIONS,
     RELATIONS,
@@ -36,6 +33,9 @@ from durable_shuffle.jobs.identity.plan.connect_known import (
     numbered,
     shown_plan,
 )
+from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.functions.identity import identify_function
+from durable_shuffle.jobs.identity.plan.catalyst_walk import VOUCH
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.identity.plan.read_options import left_out, named_files
 from durable_shuffle.jobs.identity.plan.settings import session_settings_digest

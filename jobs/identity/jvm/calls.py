@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.identity.plan.document import (
+from durable_shuffle.jobs.identity.jvm.document import (
     COLUMN_NAMES,
     EVERYTHING,
     KINDS,

@@ -14,8 +14,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.identity.plan.files import FILE_RELATION
-from durable_shuffle.jobs.identity.plan.jvm import (
+from durable_shuffle.jobs.identity.jvm.calls import (
     JVM_ERRORS,
     class_name,
     every_with_subqueries,
@@ -23,6 +22,7 @@ from durable_shuffle.jobs.identity.plan.jvm import (
     query_execution,
     simple_name,
 )
+from durable_shuffle.jobs.identity.plan.files import FILE_RELATION
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.serialization.errors import ConflictError
 

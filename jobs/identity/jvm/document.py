@@ -143,7 +143,7 @@ def _compiled(root: Any) -> Callable[[Any, str], Any] | None:
         compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
         parent = getattr(root, "java.lang.Class").forName(TREE).getClassLoader()
         compiler.setParentClassLoader(parent)
-        source = files("durable_shuffle.jobs.identity.plan").joinpath("plan.java")
+        source = files("durable_shuffle.jobs.identity.jvm").joinpath("plan.java")
         compiler.cook(source.read_text(encoding="utf-8"))
         made = compiler.getClassLoader().loadClass("PlanDocument").newInstance()
         return cast("Callable[[Any, str], Any]", made.apply)

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.identity.plan.connect_known import (
+from durable_shuffle.jobs.identity.connect.known import (
     FILE_FORMATS,
     TABLE_FORMATS,
     ShownPlan,

@@ -14,15 +14,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.engine.catalyst import with_origin
-from durable_shuffle.jobs.query.overwrites import folder_of_table, overwrites_own_files
-from durable_shuffle.jobs.query.statements import (
+from durable_shuffle.jobs.spark_versions import ClassicFrame
+from durable_shuffle.jobs.stages.healing import healing
+from durable_shuffle.jobs.transparent.overwrites import folder_of_table, overwrites_own_files
+from durable_shuffle.jobs.transparent.statements import (
     frames_of,
     run_over,
     statement_in,
     statement_over,
 )
-from durable_shuffle.jobs.spark_versions import ClassicFrame
-from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.serialization.errors import InvalidInputError
 
 ACTIONS = (

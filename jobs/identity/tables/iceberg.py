@@ -14,7 +14,7 @@ does not say from which catalog it comes.
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
-from durable_shuffle.jobs.identity.plan.jvm import JVM_ERRORS, Jvm, UnknownInternalsError
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, UnknownInternalsError
 
 TABLE = "org.apache.iceberg.spark.source.SparkTable"
 SCAN = "org.apache.iceberg.spark.source.SparkBatchQueryScan"

@@ -1,0 +1,1 @@
+"""Tables whose rows a snapshot names: Delta Lake and Apache Iceberg."""

@@ -1,0 +1,1 @@
+"""What runs inside `transparent()`: actions, SQL statements, writes that delete what they read."""

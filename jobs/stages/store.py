@@ -16,6 +16,7 @@ from durable_shuffle.jobs.engine.tasks import MapResult
 from durable_shuffle.jobs.engine.transfer import LargeRowsError
 from durable_shuffle.jobs.stages.built_on import built_on, superseded
 from durable_shuffle.jobs.stages.compact_tasks import tile_writer
+from durable_shuffle.jobs.stages.description import described
 from durable_shuffle.jobs.stages.healing import Healing
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
@@ -36,7 +37,6 @@ from durable_shuffle.recovery.resume import (
     decide,
     unrecognised,
 )
-from durable_shuffle.serialization.arrow_schemas import schema_to_bytes, storable_schema
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     NotFoundError,
@@ -48,7 +48,7 @@ from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, stage_folders
 from durable_shuffle.shuffle.log.producer_log import read_producer
-from durable_shuffle.shuffle.log.records import Describe, Lasts, Seal, StageUse
+from durable_shuffle.shuffle.log.records import Lasts, Seal, StageUse
 from durable_shuffle.shuffle.log.stage import (
     SEALED,
     StageHandle,
@@ -268,7 +268,18 @@ class StageStore:
             planned = planned or self._plan(
                 work, work.planning_settings(), runs=True, large_rows=large_rows
             )
-            stage = self._describe(work, identity, planned, storage)
+            path = StagePath(
+                self._log.state.job, work.name, identity.fingerprint, self._ids.new_id()
+            )
+            describe = described(
+                *(path, work, identity, planned),
+                generation=self._log.generation,
+                below=built_on(identity.reads, self._log.state),
+                settings=self._settings,
+                clock=self.clock,
+                ids=self._ids,
+            )
+            stage = describe_stage(storage, path, describe)
             self.misses.made(stage)
             self._use(stage, lasts)
             state = StageState()  # nobody else knows the incarnation
@@ -465,35 +476,3 @@ class StageStore:
             return 0, 0
         producers = stage.describe.producers
         return len(self._runs.committed(stage, producers)), producers
-
-    def _describe(
-        self, work: Writing, identity: StageIdentity, planned: Planned, storage: Storage
-    ) -> StageHandle:
-        shape = work.shape()
-        partitioner, partitions = shape.partitioner, planned.partitions or shape.partitions
-        if partitions is None:
-            partitions = planned.producers
-            if partitions == 0:  # an empty plan still reads back as one empty partition
-                partitioner, partitions = "round_robin", 1
-        path = StagePath(self._log.state.job, work.name, identity.fingerprint, self._ids.new_id())
-        describe = Describe(
-            record_id=self._ids.new_id(),
-            generation=self._log.generation,
-            name=path.name,
-            fingerprint=path.fingerprint,
-            incarnation=path.incarnation,
-            schema=schema_to_bytes(storable_schema(shape.schema)),
-            codec=shape.codec,
-            compression=self._settings.compression,
-            columns=shape.columns,
-            producers=planned.producers,
-            partitions=partitions,
-            writing="batch",
-            partitioner=partitioner,
-            keys=shape.keys,
-            components=identity.components,
-            splits=planned.splits,
-            planning=planned.conf | built_on(identity.reads, self._log.state),
-            created_wall_seconds=self.clock.wall(),
-        )
-        return describe_stage(storage, path, describe)

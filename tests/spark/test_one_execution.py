@@ -21,7 +21,10 @@ from durable_shuffle import DurableShuffle
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize(("master", "cases"), [("local[2]", 7), ("local-cluster[2,1,1024]", 4)])
+@pytest.mark.parametrize(
+    ("master", "cases"),
+    [("local[2]", 7), pytest.param("local-cluster[2,1,1024]", 4, marks=pytest.mark.soak)],
+)
 def test_files_of_an_exchange_are_lost_on_the_way(
     programs: Any, tmp_path: Path, master: str, cases: int
 ) -> None:

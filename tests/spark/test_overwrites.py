@@ -67,7 +67,7 @@ def test_all(
     check(session, root, database, format_, way, read, mode)
 
 
-@pytest.mark.parametrize("way", ["save", "directory"])
+@pytest.mark.parametrize("way", [pytest.param("save", marks=pytest.mark.soak), "directory"])
 def test_a_driver_that_dies_inside_the_write(programs: Any, tmp_path: Path, way: str) -> None:
     """The next run does not take what is left for the whole; the rows are stored."""
     first = programs.start("own_folder_driver", tmp_path, way)

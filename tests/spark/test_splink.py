@@ -17,6 +17,7 @@ def indexed(store: Path) -> set[str]:
     return {path.parents[1].name for path in store.glob("persons/*/index/*")}
 
 
+@pytest.mark.soak
 def test_splink_goes_on_at_its_last_iteration(programs: Any, tmp_path: Path) -> None:
     """Its driver is killed among its iterations. The next one finds all that was stored, and gives
     the clusters of plain Spark; one more run computes nothing."""

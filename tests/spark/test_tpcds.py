@@ -13,7 +13,7 @@ from durable_shuffle.bench.tpch.answers import differing_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
-SAMPLE = ("q3", "q33", "q38", "q44", "q61", "q93")
+SAMPLE = ("q3", "q33", "q44", "q93")
 
 
 @pytest.fixture(scope="module")

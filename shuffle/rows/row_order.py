@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -61,6 +60,8 @@ def sort_keys(given: Any, schema: pa.Schema) -> tuple[SortKey, ...]:
 
 def row_order(batch: pa.RecordBatch, keys: Sequence[SortKey]) -> npt.NDArray[np.int64]:
     """Return the row numbers of `batch` in the order of the keys; equal rows keep their order."""
+    import pyarrow.compute as pc  # 60 ms that programs which sort no rows do not need
+
     columns: list[pa.Array] = []
     directions: list[tuple[str, str]] = []
     for key in keys:
@@ -95,6 +96,8 @@ def group_starts(batch: pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[n
     Args:
         batch: at least one row, sorted by these columns.
     """
+    import pyarrow.compute as pc
+
     differs = np.zeros(batch.num_rows - 1, dtype=bool)
     for name in columns:
         for column in _flat(batch.column(name)):

@@ -79,7 +79,9 @@ class Driver:
         with self._watched(step):
             durable = self._durable(step.job) if step.shuffle == "durable" else None
             mib = step.map_hash_mib
-            frame = self._query(data, step.shuffle, durable, mib, REDUCE_HASH_MIB)
+            # only executors are killed among the reducers
+            reduce_mib = REDUCE_HASH_MIB if self._executors else REDUCE_HASH_MIB // 5
+            frame = self._query(data, step.shuffle, durable, mib, reduce_mib)
             rows: pa.Table = frame.toArrow()
             seconds = self._clock.monotonic() - start
         context.setJobGroup("between steps", "")

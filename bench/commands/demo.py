@@ -58,9 +58,9 @@ def demo(
     """Watch a job survive a killed driver, with --full an executor, and compare every row.
 
     Runs TPC-H data through Spark on this machine, with --full on a real cluster, once with durable
-    shuffles and once with Spark's own. Ends with 1 if a row differs or committed work ran again. `demo consume` shows
-    the same for a consumer process, `demo enrich` for a stream, without Spark. The defaults take
-    about 70 seconds on 2 cores, 4 GiB of memory and 1 GiB of disk.
+    shuffles and once with Spark's own. Ends with 1 if a row differs or committed work ran again.
+    `demo consume` shows the same for a consumer process, `demo enrich` for a stream, without Spark.
+    The defaults take about 70 seconds on 2 cores, 4 GiB of memory and 1 GiB of disk.
 
     \b
     Examples:

@@ -171,6 +171,14 @@ def moment_variables(steps: Steps) -> Iterator[str]:
             yield str(steps[number - 1].argval)
 
 
+def compared_moments(steps: Steps) -> Iterator[str]:
+    """Yield the texts of `MOMENTS` that something is ordered against, as pandas orders times."""
+    for number, step in enumerate(steps[1:], 1):
+        orders = step.opname == "COMPARE_OP" and str(step.argval)[0] in "<>"
+        if orders and is_moment(steps, number - 1):
+            yield str(steps[number - 1].argval)
+
+
 def is_moment(steps: Steps, number: int) -> bool:
     """Return whether the instruction loads a text of `MOMENTS` that is no key."""
     step = steps[number]

@@ -15,10 +15,12 @@ from durable_shuffle.jobs.identity.functions.calls import (
     UNCALLED,
     Memory,
     Way,
+    compared_moments,
     memory_of,
     moment_variables,
     way_of,
 )
+from durable_shuffle.jobs.identity.functions.places import words_of
 
 _PADDING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -66,6 +68,10 @@ class CodeUse:
     """Names of all attributes that are read from any object."""
     moments: set[str] = field(default_factory=set)
     """Texts such as "now" that are put into a variable."""
+    compared: set[str] = field(default_factory=set)
+    """Such texts that something is ordered against."""
+    words: set[str] = field(default_factory=set)
+    """Words in the texts among its constants."""
 
 
 @lru_cache(maxsize=4096)
@@ -94,8 +100,10 @@ def _collect(code: CodeType, use: CodeUse, makers: frozenset[str]) -> None:
         for step in dis.get_instructions(code)
         if step.opname not in _PADDING
     ]
+    use.words.update(words_of(code.co_consts))
     memory = memory_of(steps, makers)
     use.moments.update(moment_variables(steps))
+    use.compared.update(compared_moments(steps))
     for position, step in enumerate(steps):
         if step.opname in _GLOBAL:
             _collect_path(steps, position, str(step.argval), use, use.globals, memory)

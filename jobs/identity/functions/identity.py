@@ -62,6 +62,8 @@ def identify_function(fn: object, around: Sequence[str] = AROUND_ROWS) -> Functi
         visit.modules.reach(package)
     asked = {"process": zone_of_process, "rules": rules_of_zones}
     counted = [asked[what]() for what in sorted(zones)]
+    counted += [f"shared {count} {one.hex()}" for one, count in sorted(visit.shared.items())]
+    counted += [place.hex() for place in sorted(visit.places) if visit.names.places]
     python = "python " + ".".join(map(str, sys.version_info[:3]))
     unresolved = tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()]))
     return FunctionIdentity(

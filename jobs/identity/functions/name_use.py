@@ -31,6 +31,7 @@ from durable_shuffle.jobs.identity.functions.outside_reads import (
     raises_events,
     what_is_read,
 )
+from durable_shuffle.jobs.identity.functions.places import shows_places
 
 if TYPE_CHECKING:
     from durable_shuffle.jobs.identity.functions.walk import Visit
@@ -68,6 +69,8 @@ class NameUse:
         """Like `values`, plus the main program's variables, closures and default arguments."""
         self.zones: set[str] = set()
         """What of `zones` code asks for."""
+        self.places = False
+        """Whether code may see its own place in the source."""
         self.busy = False
         """Whether a watch on what the code opens would slow it down (`raises_events`)."""
         self._called: list[tuple[str, frozenset[str]]] = []
@@ -266,7 +269,8 @@ class NameUse:
         named = self._named[-1]
         self.zones |= asks_zone(named, use.attributes)
         self.busy |= raises_events(named)
-        clock = asks_clock(named, use.moments)
+        self.places = self.places or shows_places(named, use.attributes, use.words)
+        clock = asks_clock(named, use)
         if clock is not None:
             self._add("reads the clock", f"{clock} of a text such as 'now'")
         self._called.append((self._users[-1], frozenset(use.methods)))

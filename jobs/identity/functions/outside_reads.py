@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 
 from durable_shuffle.jobs.identity.functions.calls import Way
+from durable_shuffle.jobs.identity.functions.code_use import CodeUse
 from durable_shuffle.jobs.identity.functions.only_computes import computing, pattern_of
 
 UNKNOWN = "uses what is not known to only compute"
@@ -151,6 +152,11 @@ _TELLS_TIME = re.compile(
 """Names that read a text such as "now" as the time of the clock."""
 _HOLDS_TEXTS = re.compile(pattern_of("pandas*.Series pandas*.Index pandas*.DataFrame numpy.*array"))
 """Names of what may hold such a text until one of the others reads it."""
+_TIME_METHODS = frozenset(
+    ("asof", "between", "clip", "fillna", "ge", "gt", "le", "lt", "searchsorted", "truncate")
+)
+"""Methods of pandas that read such a text as a time if the rows are times."""
+_TIME_TYPE = re.compile(r"datetime64|M8")
 _SOUNDS = re.compile(
     r"(read|open|load|fetch|download|connect|scan|import|glob)(_\w+)?|urlopen|imread|"
     r"from_(file|path|url|uri|pretrained|disk|filename|env|json_file)\w*|getenv|environ|getcwd|"
@@ -306,19 +312,26 @@ def only_numbers_partitions(dotted: str, methods: Iterable[str], attributes: Ite
     return of_task and "partitionId" in set(methods) and _OF_TRIES.isdisjoint(attributes)
 
 
-def asks_clock(uses: Mapping[str, Iterable[Way]], moments: Iterable[str]) -> str | None:
-    """Return a call that reads a text such as "now" as the time of the clock.
+def asks_clock(uses: Mapping[str, Iterable[Way]], use: CodeUse) -> str | None:
+    """Return what reads a text such as "now" as the time of the clock.
 
     Args:
         uses: dotted name -> how the code calls it.
-        moments: such texts that the code puts into variables.
     """
+    if use.compared:
+        return "a comparison"
+    for name, ways in use.methods.items():
+        if name in _TIME_METHODS and any(way.moment for way in ways):
+            return name
+    told = any(way.moment for ways in (*uses.values(), *use.methods.values()) for way in ways)
+    if (told or use.moments) and any(map(_TIME_TYPE.fullmatch, use.words)):
+        return "a conversion"
     names = {name: list(ways) for name, ways in uses.items()}
     readers = sorted(name for name in names if _TELLS_TIME.fullmatch(_usual(name)))
     holders = [name for name in names if _HOLDS_TEXTS.fullmatch(_usual(name))]
     held = any(way.moment for name in holders for way in names[name])
     for name in readers:
-        if any(way.moment for way in names[name]) or held or any(moments):
+        if any(way.moment for way in names[name]) or held or use.moments:
             return name
     for name in holders:
         if any(way.moment and "dtype" in way.keywords for way in names[name]):

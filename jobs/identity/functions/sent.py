@@ -4,8 +4,7 @@ Workers rebuild classes, functions and objects from these parts and from nothing
 a worker can see counts, and only the entries of `INVISIBLE` are left out.
 
 Line numbers and file names of code are among them, so that a function may move in its script.
-Tracebacks and `inspect` show them. A function whose rows hold such a text keeps the line numbers
-of the run that stored the rows.
+Where code can see them, they count beside (`places`).
 """
 
 import copyreg
@@ -23,12 +22,12 @@ from durable_shuffle.jobs.identity.exclusions import Excluded
 from durable_shuffle.jobs.spark_versions import reductions
 
 INVISIBLE = (
-    Excluded("co_filename", "the place of the source; only tracebacks and inspect show it"),
-    Excluded("co_firstlineno", "moves when lines above are edited; only tracebacks show it"),
-    Excluded("co_linetable", "moves when lines or columns are edited; only tracebacks show it"),
+    Excluded("co_filename", "the place of the source; see `places`"),
+    Excluded("co_firstlineno", "moves when lines above are edited; see `places`"),
+    Excluded("co_linetable", "moves when lines or columns are edited; see `places`"),
     Excluded("class_tracker_id", "a random id; workers only look up the same class by it"),
     Excluded("__slotnames__", "pickle's own cache on a class; follows from __slots__"),
-    Excluded("__firstlineno__", "the line of a class; only inspect shows it"),
+    Excluded("__firstlineno__", "the line of a class; see `places`"),
     Excluded("lock", "the lock of a functools.cached_property; workers make their own"),
 )
 _CODE = {"co_filename": "", "co_firstlineno": 1, "co_linetable": b""}

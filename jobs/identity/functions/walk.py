@@ -7,8 +7,9 @@
 - Functions and classes of installed packages count by the package's version.
 - An object that cannot be pickled, or that raises while it is looked at, is named as unresolved.
 
-Order counts wherever a worker can see it: in dictionaries, in attributes of instances. Sets are
-sorted. Whether two equal values are one object does not count, except inside cycles.
+Order counts wherever a worker can see it: in dictionaries, in attributes of instances, in sets of
+numbers. Other sets are sorted, as their order depends on the seed of each process. Whether two
+equal values are one object counts for all that a function may change or compare by identity.
 """
 
 import functools
@@ -16,13 +17,15 @@ import inspect
 import pickle
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from durable_shuffle.jobs.identity.digests import atom_digest, data_parts, raw_digest
 from durable_shuffle.jobs.identity.functions.module_code import ModuleCode
 from durable_shuffle.jobs.identity.functions.name_use import NameUse, cell_value, is_module
+from durable_shuffle.jobs.identity.functions.places import place_of, place_of_class
 from durable_shuffle.jobs.identity.functions.sent import (
     buffer_of,
     class_parts,
@@ -32,6 +35,12 @@ from durable_shuffle.jobs.identity.functions.sent import (
     registry_of,
 )
 from durable_shuffle.jobs.spark_versions import broadcasts
+
+_SHARED_UNSEEN = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, type),
+    *(tuple, frozenset),
+)
+"""What cannot change, and what is one object however often a worker asks for it."""
 
 
 class OwnIdentity(Protocol):
@@ -49,6 +58,10 @@ class Visit:
         self.unresolved: list[str] = []
         self.cycles = 0
         self.code: set[str] = set()
+        self.shared: Counter[bytes] = Counter()
+        """Digest of an object that is met again -> how often."""
+        self.places: set[bytes] = set()
+        """Where the user's functions and classes stand in the source."""
         self.names = NameUse(self)
         self._where: list[str] = []
         self._open: set[int] = set()
@@ -72,7 +85,10 @@ class Visit:
             return atom
         key = id(obj)
         if key in self._done:
-            return self._done[key][0]
+            digest = self._done[key][0]
+            if type(obj) not in _SHARED_UNSEEN:
+                self.shared[digest] += 1
+            return digest
         if key in self._open:
             self.cycles += 1
             label = self._labels.setdefault(key, len(self._labels))
@@ -131,7 +147,9 @@ class Visit:
                 parts.append(self.value(item))
         return raw_digest([tag, *parts])
 
-    def _set(self, tag: str, members: Iterable[object]) -> bytes:
+    def _set(self, tag: str, members: Collection[object]) -> bytes:
+        if all(type(member) in (int, float, bool) for member in members):
+            return raw_digest([tag, "in order", *map(self.value, members)])
         # the order of a set differs between processes, and so would the numbers of cycles in it
         return raw_digest([tag, *sorted(map(self.value, sorted(members, key=_place_in_set)))])
 
@@ -178,6 +196,7 @@ class Visit:
             code = self.value(fn.__code__)
         if not library:
             self.code.add(code.hex())
+            self.places.add(place_of(fn.__code__))
             for name, value in {**cells, **_defaults(fn)}.items():
                 if not is_module(value):  # `names` digests what is used of it
                     with self.at(name):
@@ -193,6 +212,7 @@ class Visit:
             self.modules.reach(cls.__module__)
         if library and (importable or cls.__module__ == "builtins"):
             return raw_digest(["class", cls.__module__, cls.__qualname__])
+        self.places.add(place_of_class(cls))
         arguments, state = class_parts(cls)
         made = [self.value(argument) for argument in arguments]
         name = cls.__qualname__ if importable else ""

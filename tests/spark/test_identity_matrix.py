@@ -29,6 +29,7 @@ ON_CONNECT = (
     "files that SQL text names by path, tables in CSV and the like, and operators that are not on "
     "the library's list"
 )
+LINES = "the lines at which a function stands"
 RDDS = "RDDs over files read by Hadoop, shuffles or checkpoints"
 ELSEWHERE = [
     (
@@ -80,6 +81,8 @@ ELSEWHERE = [
         "place_in_the_file_does_not_count",
     ),
     ("code that no function reaches", "unit/jobs/test_used_values", "other_values_do_not_count"),
+    (LINES, "unit/jobs/test_function_places", "what_no_worker_sees_does_not"),
+    (LINES, "unit/jobs/test_function_places", "what_a_worker_sees_counts"),
     (SPECIAL, "spark/test_inputs_in_time", "special_dates_have_another_value_in_another_run"),
     (
         "Python functions that read the clock, the environment, files, services or random numbers",

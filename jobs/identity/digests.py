@@ -48,8 +48,8 @@ def atom_digest(obj: object) -> bytes | None:
         return raw_digest(["complex", struct.pack(">dd", obj.real, obj.imag)])
     if kind is str and isinstance(obj, str):
         return raw_digest(["str", obj])
-    if kind in (bytes, bytearray) and isinstance(obj, bytes | bytearray):
-        return raw_digest([kind.__name__, bytes(obj)])
+    if kind is bytes and isinstance(obj, bytes):
+        return raw_digest(["bytes", obj])
     return None
 
 

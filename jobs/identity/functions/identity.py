@@ -62,7 +62,9 @@ def identify_function(fn: object, around: Sequence[str] = AROUND_ROWS) -> Functi
         visit.modules.reach(package)
     asked = {"process": zone_of_process, "rules": rules_of_zones}
     counted = [asked[what]() for what in sorted(zones)]
-    counted += [f"shared {count} {one.hex()}" for one, count in sorted(visit.shared.items())]
+    twins = {one: count for one, count in visit.twins.items() if count > 1}
+    for what, counts in (("shared", visit.shared), ("twins", twins)):
+        counted += [f"{what} {count} {one.hex()}" for one, count in sorted(counts.items())]
     counted += [place.hex() for place in sorted(visit.places) if visit.names.places]
     python = "python " + ".".join(map(str, sys.version_info[:3]))
     unresolved = tuple(dict.fromkeys([*visit.unresolved, *visit.modules.unresolved()]))

@@ -18,8 +18,8 @@ _ATTRIBUTES = """
     f_lineno get_stack gi_code gi_frame lineno pathname print_stack tb_frame tb_lineno tb_next
     """
 _SHOWN = re.compile(
-    r"traceback\..*|inspect\.getmembers\w*|warnings\.(formatwarning|showwarning)|(\w+\.)*cloudpickle\..*"
-    r"|dill\..*|logging\.(\w*Handler|Formatter|LogRecord|basicConfig|handlers|config|makeLogRecord"
+    r"traceback\..*|inspect\.getmembers\w*|warnings\.(formatwarning|showwarning)|dill\..*"
+    r"|(\w+\.)*cloudpickle\.(dumps?|(Cloud)?Pickler)(\..*)?|logging\.(\w*Handler|Formatter|LogRecord|basicConfig|handlers|config|makeLogRecord"
     r"|setLogRecordFactory|getLogRecordFactory)(\..*)?"
 )
 """Names by which code gets a text with places."""

@@ -7,9 +7,10 @@
 - Functions and classes of installed packages count by the package's version.
 - An object that cannot be pickled, or that raises while it is looked at, is named as unresolved.
 
-Order counts wherever a worker can see it: in dictionaries, in attributes of instances, in sets of
-numbers. Other sets are sorted, as their order depends on the seed of each process. Whether two
-equal values are one object counts for all that a function may change or compare by identity.
+Order counts wherever a worker can see it: in dictionaries, in attributes of instances, in sets as
+far as hashes are the same in every process. The rest of a set is sorted, as each driver has another
+order. Whether two equal values are one object counts for all that a function may change or compare
+by identity.
 """
 
 import functools
@@ -20,7 +21,12 @@ import types
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Protocol
+
+import numpy as np
 
 from durable_shuffle.jobs.identity.digests import atom_digest, data_parts, raw_digest
 from durable_shuffle.jobs.identity.functions.module_code import ModuleCode
@@ -38,9 +44,12 @@ from durable_shuffle.jobs.spark_versions import broadcasts
 
 _SHARED_UNSEEN = (
     *(types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, type),
-    *(tuple, frozenset),
 )
-"""What cannot change, and what is one object however often a worker asks for it."""
+"""What is one object however often a worker asks for it. So are tuples of constants."""
+_FIXED_HASHES = tuple(
+    kind.__hash__ for kind in (int, float, complex, Decimal, Fraction, timedelta, range)
+)
+"""Hashes that are the same in every process. Those of texts depend on a seed, many on addresses."""
 
 
 class OwnIdentity(Protocol):
@@ -60,6 +69,10 @@ class Visit:
         self.code: set[str] = set()
         self.shared: Counter[bytes] = Counter()
         """Digest of an object that is met again -> how often."""
+        self.twins: Counter[bytes] = Counter()
+        """Digest of a function or class that workers get by value -> how many there are of it."""
+        self._methods: set[int] = set()
+        """Functions of classes; a bound method that was unpickled beside its class has a copy."""
         self.places: set[bytes] = set()
         """Where the user's functions and classes stand in the source."""
         self.names = NameUse(self)
@@ -86,7 +99,7 @@ class Visit:
         key = id(obj)
         if key in self._done:
             digest = self._done[key][0]
-            if type(obj) not in _SHARED_UNSEEN:
+            if type(obj) not in _SHARED_UNSEEN and not _is_constant(obj):
                 self.shared[digest] += 1
             return digest
         if key in self._open:
@@ -123,6 +136,8 @@ class Visit:
             return self._set(kind.__name__, obj)
         if kind is dict:
             return self._mapping(obj.items())
+        if kind is bytearray:
+            return raw_digest(["bytearray", bytes(obj)])
         if kind is types.CodeType:
             return self._sequence("code", code_parts(obj))
         if issubclass(kind, types.ModuleType):
@@ -148,10 +163,10 @@ class Visit:
         return raw_digest([tag, *parts])
 
     def _set(self, tag: str, members: Collection[object]) -> bytes:
-        if all(type(member) in (int, float, bool) for member in members):
-            return raw_digest([tag, "in order", *map(self.value, members)])
         # the order of a set differs between processes, and so would the numbers of cycles in it
-        return raw_digest([tag, *sorted(map(self.value, sorted(members, key=_place_in_set)))])
+        found = {id(member): self.value(member) for member in sorted(members, key=_place_in_set)}
+        in_order = [found[id(member)] for member in members if _has_fixed_hash(member)]
+        return raw_digest([tag, *sorted(found.values()), "in order", *in_order])
 
     def _mapping(self, pairs: Iterable[tuple[object, object]]) -> bytes:
         parts: list[bytes | str] = ["dict"]
@@ -204,7 +219,9 @@ class Visit:
         slots, attributes = function_parts(fn)
         by_value = [(k, v) for k, v in cells.items() if not is_module(v)]
         parts = [code, self._named(by_value), names, self._named(slots), self._named(attributes)]
-        return raw_digest(["function", "by name" if importable else "by value", *parts])
+        digest = raw_digest(["function", "by name" if importable else "by value", *parts])
+        self.twins[digest] += not (importable or id(fn) in self._methods)
+        return digest
 
     def _class(self, cls: type) -> bytes:
         library, importable = self.modules.is_library(str(cls.__module__)), _is_importable(cls)
@@ -215,8 +232,11 @@ class Visit:
         self.places.add(place_of_class(cls))
         arguments, state = class_parts(cls)
         made = [self.value(argument) for argument in arguments]
+        self._methods.update(id(_function_of(value)) for _, value in state)
         name = cls.__qualname__ if importable else ""
-        return raw_digest(["class of the user's", name, *made, self._named(state)])
+        digest = raw_digest(["class of the user's", name, *made, self._named(state)])
+        self.twins[digest] += not importable
+        return digest
 
     def _object(self, obj: Any, kind: type) -> bytes:
         """Return the digest of any other object: of what pickling it would send."""
@@ -272,11 +292,31 @@ def _is_importable(obj: types.FunctionType | type) -> bool:
     return named is obj
 
 
+def _function_of(value: Any) -> object:
+    """Return the function of a static or class method; any other object as it is."""
+    return value.__func__ if type(value) in (staticmethod, classmethod) else value
+
+
+def _is_constant(obj: object) -> bool:
+    """Return whether an object is like constants of code: it never changes, nor do its members."""
+    if isinstance(obj, (tuple, frozenset)) and type(obj) in (tuple, frozenset):
+        return all(map(_is_constant, obj))
+    return atom_digest(obj) is not None
+
+
 def _defaults(fn: types.FunctionType) -> dict[str, object]:
     values = fn.__defaults__ or ()
     names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
     last = names[len(names) - len(values) :]
     return {**dict(zip(last, values, strict=False)), **(fn.__kwdefaults__ or {})}
+
+
+def _has_fixed_hash(member: object) -> bool:
+    """Return whether a member of a set has the same hash, and so the same place, in any process."""
+    hashed = type(member).__hash__
+    if hashed is tuple.__hash__ or hashed is frozenset.__hash__:
+        return all(map(_has_fixed_hash, member))  # type: ignore[call-overload]
+    return hashed in _FIXED_HASHES or isinstance(member, np.number)
 
 
 def _place_in_set(member: object) -> str:

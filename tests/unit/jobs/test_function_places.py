@@ -51,6 +51,9 @@ SEE = {
 }
 """Functions that can see where they stand."""
 BLIND = {
+    "a data class": "import dataclasses\n@dataclasses.dataclass\nclass K:\n    n: int\n"
+    "def f(x): return K(x).n\n",
+    "an enum": "import enum\nclass E(enum.Enum):\n    a = 1\ndef f(x): return E.a.value\n",
     "logs": "import logging\nlogger = logging.getLogger('a')\n"
     "def f(x):\n    logger.warning('m')\n    return x\n",
     "warns": "import warnings\ndef f(x):\n    warnings.warn('m')\n    return x\n",
@@ -79,6 +82,14 @@ PAIRS = {
         "class K: n = 0\na = K()\nb = a\ndef f(x):\n    a.n = x\n    return b.n\n",
         "class K: n = 0\na = K()\nb = K()\ndef f(x):\n    a.n = x\n    return b.n\n",
     ),
+    "one tuple of a list twice": (
+        "a = ([1],)\nk = [a, a]\ndef f(x):\n    k[0][0].append(x)\n    return k\n",
+        "k = [([1],), ([1],)]\ndef f(x):\n    k[0][0].append(x)\n    return k\n",
+    ),
+    "one bytearray twice": (
+        "a = bytearray(b'a')\nk = [a, a]\ndef f(x):\n    k[0].append(x)\n    return k\n",
+        "k = [bytearray(b'a'), bytearray(b'a')]\ndef f(x):\n    k[0].append(x)\n    return k\n",
+    ),
     "in a default": (
         "a = [1]\ndef f(x, p=a, q=a):\n    p.append(x)\n    return q\n",
         "a = [1]\nb = [1]\ndef f(x, p=a, q=b):\n    p.append(x)\n    return q\n",
@@ -86,6 +97,29 @@ PAIRS = {
     "order of a set": (
         "s = frozenset([8, 0])\ndef f(x): return list(s)\n",
         "s = frozenset([0, 8])\ndef f(x): return list(s)\n",
+    ),
+    **{
+        f"order of a set: {name}": tuple(
+            f"{text}\ndef f(x): return [m for m in s if m is not None]\n"
+            for text in (made, made.replace("[0, 8]", "[8, 0]"))
+        )
+        for name, made in {
+            "fractions": "from fractions import Fraction\ns = {Fraction(n) for n in [0, 8]}",
+            "decimals": "from decimal import Decimal\ns = {Decimal(n) for n in [0, 8]}",
+            "numpy": "import numpy as np\ns = {np.int64(n) for n in [0, 8]}",
+            "complex": "s = {complex(n) for n in [0, 8]}",
+            "members of an enum": "import enum\nE = enum.IntEnum('E', {'a': 0, 'b': 8})\n"
+            "s = {E(n) for n in [0, 8]}",
+            "beside None": "s = {None, *[0, 8]}",
+        }.items()
+    },
+    "instance of another class of that name": (
+        "class K: pass\na = K()\ndef f(x): return isinstance(a, K)\n",
+        "class K: pass\na = K()\nclass K: pass\ndef f(x): return isinstance(a, K)\n",
+    ),
+    "another function of that name": (
+        "def g(): pass\nd = {g: 1}\ndef f(x): return d.get(g)\n",
+        "def g(): pass\nd = {g: 1}\ndef g(): pass\ndef f(x): return d.get(g)\n",
     ),
     "order of a set in code": (
         "def f(x): return [n for n in (0, 8, 16) if n in {8, 0}], next(iter(k))\nk = {8, 0}\n",

@@ -16,6 +16,7 @@ by identity.
 import functools
 import inspect
 import pickle
+import re
 import sys
 import types
 from collections import Counter
@@ -51,6 +52,9 @@ _FIXED_HASHES = tuple(
 )
 """Hashes that are the same in every process. Those of texts depend on a seed, many on addresses."""
 
+_ADDRESSED = re.compile(r"([\w.<>]+):(\d{6,})")
+"""How Pydantic refers to a class: by name and address."""
+
 
 class OwnIdentity(Protocol):
     """An object of this library that states its own identity, without the handles it holds."""
@@ -76,6 +80,8 @@ class Visit:
         self.places: set[bytes] = set()
         """Where the user's functions and classes stand in the source."""
         self.names = NameUse(self)
+        self._addresses: dict[str, int] = {}
+        self._named_classes: dict[int, str] = {}
         self._where: list[str] = []
         self._open: set[int] = set()
         self._labels: dict[int, int] = {}
@@ -93,7 +99,7 @@ class Visit:
 
     def value(self, obj: object) -> bytes:
         """Return the digest of any object; never raise."""
-        atom = atom_digest(obj)
+        atom = atom_digest(self._addressed(obj) if type(obj) is str else obj)
         if atom is not None:
             return atom
         key = id(obj)
@@ -121,6 +127,24 @@ class Visit:
             digest = raw_digest(["cyclic", str(self._labels[key]), digest])
         self._done[key] = (digest, obj)
         return digest
+
+    def _addressed(self, text: str) -> str:
+        """Return a text with the address of a class in it numbered in the order of discovery."""
+        found = _ADDRESSED.match(text)
+        if found is None or self._classes().get(int(found[2])) != found[1]:
+            return text
+        number = self._addresses.setdefault(found[2], len(self._addresses))
+        return f"address {number}, {text.replace(found[2], '')}"
+
+    def _classes(self) -> dict[int, str]:
+        """Return address -> name of each class that there is."""
+        if not self._named_classes:
+            waiting, seen = [object], self._named_classes
+            while waiting:
+                below = [cls for cls in type.__subclasses__(waiting.pop()) if id(cls) not in seen]
+                seen |= {id(cls): _kind_name(cls) for cls in below}
+                waiting += below
+        return self._named_classes
 
     def variable(self, obj: object) -> tuple[bytes, bool]:
         """Return the digest of a value, and whether every visit of it gives the same digest."""

@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from identity_plans import ASPECTS, differing, identify, resolved, setting, write_table
+from pyspark.ml.feature import PCA, StringIndexerModel, VectorAssembler
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -190,6 +192,40 @@ def test_names_that_nobody_sees_do_not_count(spark: SparkSession, table: DataFra
     default = spark.sparkContext.defaultParallelism
     assert differing(spark.range(10), spark.range(0, 10, 1, default)) == set()
     assert differing(spark.range(0, 10, 1, 5), spark.range(0, 10, 1, 6)) == {"plan"}
+
+
+def test_features_of_spark_ml_are_recognised(spark: SparkSession, table: DataFrame) -> None:
+    """The random id that a VectorAssembler puts into names of fields does not count, all else does."""
+    texts = table.select("id", F.col("k").cast("string").alias("t"))
+
+    def assembled(*columns: str) -> DataFrame:
+        return VectorAssembler(inputCols=list(columns), outputCol="v").transform(table)
+
+    def indexed(labels: list[str]) -> DataFrame:
+        model = StringIndexerModel.from_labels(labels, inputCol="t", outputCol="i")
+        return model.transform(texts)
+
+    def projected(columns: int) -> DataFrame:
+        some = assembled("id", "k")
+        return PCA(k=columns, inputCol="v", outputCol="p").fit(some).transform(some)
+
+    def named(tail: str) -> DataFrame:
+        row = F.struct(F.col("id").alias(f"id_VectorAssembler_{tail}"))
+        return table.select(F.to_json(row).alias("x"))
+
+    makes: list[Callable[[], DataFrame]] = [
+        lambda: assembled("id", "k"),
+        lambda: assembled("k", "id"),
+        lambda: indexed(["1", "2"]),
+        lambda: indexed(["2", "1"]),
+        lambda: projected(1),
+        lambda: projected(2),
+        lambda: named("0123456789ab"),
+        lambda: named("0123456789ac"),
+    ]
+    digests = [resolved(make())["plan"] for make in makes]
+    assert len(set(digests)) == len(makes)
+    assert digests == [resolved(make())["plan"] for make in makes]
 
 
 def test_settings_that_change_results_count(spark: SparkSession, table: DataFrame) -> None:

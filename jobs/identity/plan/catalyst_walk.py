@@ -93,6 +93,10 @@ _VALUE_TEXTS = frozenset(
 _MADE_BY_SPARK = re.compile(r"#\d+|_(?:common_expr|gen_alias)_\d+|_pyspark_[0-9a-f]{32}")
 """What names may hold that Spark makes from expressions, from a counter of the JVM, or at random
 (for frames in `sql("... {df}", df=df)`). A user may write such a name, too."""
+_ASSEMBLER = "org.apache.spark.ml.feature.VectorAssembler"
+_UID = re.compile(r"(?<=_VectorAssembler_)[0-9a-f]{12}(?='$)")
+"""How Spark ends the names of fields that it passes to the function of a VectorAssembler. The
+function reads fields by place."""
 _BLIND = names(BLIND)
 _SAFE_CLASSES = ("org.apache.spark.", "scala.")
 
@@ -114,6 +118,8 @@ class CatalystWalk:
         """What distinguishes unresolved inputs with equal tokens, within this session."""
         self.handlers: dict[str, Handler] = {}
         self.numbers = Numbers()
+        self._assembles = False
+        """The last function of the JVM is that of a VectorAssembler; its input comes next."""
         self._fields: dict[str, list[tuple[int, str]]] = {}
         """Class name -> places and names of the constructor arguments that this walk visits."""
 
@@ -278,6 +284,7 @@ class CatalystWalk:
             return
         where = str(proxy.getImplClass()).replace("/", ".")
         self.tokens.append(f"function {where} {proxy.getImplMethodName()}")
+        self._assembles = where == _ASSEMBLER
         if not where.startswith(_SAFE_CLASSES):
             self.give_up_on(f"a JVM function of {where}", obj)
             return
@@ -304,6 +311,9 @@ class CatalystWalk:
             self._slices(obj)
         elif simple == "CallMethodViaReflection":
             self.give_up("what reflect() calls")
+        elif simple == "CreateNamedStruct" and self._assembles:
+            self._assembled(items(obj.productElement(0)))
+            return
         ids = IDS.get(simple, {})
         for i, field in fields:
             if field in ids:
@@ -315,6 +325,14 @@ class CatalystWalk:
             known.curried = more.size() > 0
             if known.curried:
                 self.visit(more)
+
+    def _assembled(self, names_and_values: Sequence[Any]) -> None:
+        """Append the input of a VectorAssembler without the random id in the names of its fields."""
+        self._assembles = False
+        for place, one in enumerate(names_and_values):
+            self.visit(one)
+            if place % 2 == 0:
+                self.tokens[-1] = _UID.sub("", self.tokens[-1])
 
     def skips(self, obj: Any, place: int, field: str) -> bool:
         """Return whether the walk visits a constructor argument in another way."""

@@ -12,6 +12,14 @@ _UNSAFE = "org.apache.spark.sql.catalyst.expressions.Unsafe"
 _ARRAY = "org.apache.spark.sql.catalyst.util.ArrayData"
 _MAP = "org.apache.spark.sql.catalyst.util.MapData"
 _ROW = "org.apache.spark.sql.catalyst.InternalRow"
+_FIELDS = {
+    "org.apache.spark.ml.linalg.DenseMatrix": ("numRows", "numCols", "values", "isTransposed"),
+    "org.apache.spark.sql.catalyst.expressions.GenericInternalRow": ("values",),
+    "org.apache.spark.sql.catalyst.util.GenericArrayData": ("array",),
+    "org.apache.spark.sql.catalyst.util.ArrayBasedMapData": ("keyArray", "valueArray"),
+}
+"""Class -> the fields that hold all of its value."""
+_HASH_MAP = "org.apache.spark.util.collection.OpenHashMap"
 
 
 def literal(walk: "CatalystWalk", obj: Any) -> None:
@@ -60,16 +68,12 @@ def untyped(walk: "CatalystWalk", value: Any, name: str) -> bool:
             walk.visit(bytes(value.getBytes()))
         except JVM_ERRORS:
             return False
-    elif name == "org.apache.spark.sql.catalyst.expressions.GenericInternalRow":
+    elif name in _FIELDS:
         walk.tokens.append(name)
-        walk.visit(walk.jvm.field(value, "values"))
-    elif name == "org.apache.spark.sql.catalyst.util.GenericArrayData":
-        walk.tokens.append(name)
-        walk.visit(value.array())
-    elif name == "org.apache.spark.sql.catalyst.util.ArrayBasedMapData":
-        walk.tokens.append(name)
-        walk.visit(value.keyArray())
-        walk.visit(value.valueArray())
+        for field in _FIELDS[name]:
+            walk.visit(walk.jvm.field(value, field))
+    elif name.startswith(_HASH_MAP):
+        walk.unordered(name, items(value.toSeq()))
     else:
         return False
     return True

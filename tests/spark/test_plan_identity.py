@@ -195,7 +195,7 @@ def test_names_that_nobody_sees_do_not_count(spark: SparkSession, table: DataFra
 
 
 def test_features_of_spark_ml_are_recognised(spark: SparkSession, table: DataFrame) -> None:
-    """The random id that a VectorAssembler puts into names of fields does not count, all else does."""
+    """The random id in the names of a VectorAssembler's fields does not count, all else does."""
     texts = table.select("id", F.col("k").cast("string").alias("t"))
 
     def assembled(*columns: str) -> DataFrame:

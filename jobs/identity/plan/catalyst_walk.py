@@ -327,7 +327,7 @@ class CatalystWalk:
                 self.visit(more)
 
     def _assembled(self, names_and_values: Sequence[Any]) -> None:
-        """Append the input of a VectorAssembler without the random id in the names of its fields."""
+        """Append the input of a VectorAssembler, without the random id in the fields' names."""
         self._assembles = False
         for place, one in enumerate(names_and_values):
             self.visit(one)

@@ -147,6 +147,8 @@ class NameUse:
                     parts += self._used(name, value, use.globals[name], use, module)
                 elif hasattr(builtins, name):
                     parts.append("builtin")
+                    if name == "id" and _is_repr_of_attrs(fn.__code__):
+                        continue
                     self._by_name(f"builtins.{name}", name, use.globals[name], use)
                 else:
                     parts.append("missing")
@@ -381,3 +383,11 @@ def _ways(use: CodeUse, name: str, path: tuple[str, ...]) -> frozenset[Way]:
 
 def _dotted(binding: Binding) -> str:
     return binding.module if binding.name is None else f"{binding.module}.{binding.name}"
+
+
+def _is_repr_of_attrs(code: types.CodeType) -> bool:
+    """Return whether attrs made this code to print an object.
+
+    It asks for the id of an object to find out whether the object holds itself. No text shows it.
+    """
+    return code.co_name == "__repr__" and code.co_filename.startswith("<attrs generated")

@@ -64,6 +64,8 @@ class K(BaseModel):
     others: list[P] = []
 def f(x): return K(of={'n': x}).of.n
 """,
+    "of attrs": "import attr\n@attr.s(auto_attribs=True)\nclass K:\n    n: int\n"
+    "def f(x): return repr(K(x))\n",
     "an enum": "import enum\nclass E(enum.Enum):\n    a = 1\ndef f(x): return E.a.value\n",
     "logs": "import logging\nlogger = logging.getLogger('a')\n"
     "def f(x):\n    logger.warning('m')\n    return x\n",
@@ -172,3 +174,4 @@ def test_what_no_worker_sees_does_not(seen: dict[str, list[tuple[Sent, str]]], n
     assert gives == gives_moved
     assert one.pickled != moved.pickled
     assert one.digest == moved.digest == again.digest
+    assert one.unresolved == ()

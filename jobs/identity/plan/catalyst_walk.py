@@ -87,6 +87,7 @@ _VALUE_TEXTS = frozenset(
         "org.apache.spark.sql.types.Decimal",
         "org.apache.spark.unsafe.types.CalendarInterval",
         "java.math.BigInteger",
+        "java.util.Locale",
         "java.util.UUID",
     }
 )

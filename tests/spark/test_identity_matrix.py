@@ -76,6 +76,11 @@ ELSEWHERE = [
         "second_run_runs_no_producer",
     ),
     (
+        "names and ids that Spark generates",
+        "spark/test_plan_identity",
+        "features_of_spark_ml_are_recognised",
+    ),
+    (
         "code that no function reaches",
         "unit/jobs/test_function_identity",
         "place_in_the_file_does_not_count",

@@ -74,35 +74,44 @@ def missing_internals(spark: SparkSession) -> list[str]:
             classes[name] = getattr(jvm, "java.lang.Class").forName(full)
         except JVM_ERRORS:
             missing.append(f"no class {full}")
-    for name, arities in _CONSTRUCTORS.items():
-        if name in classes:
-            has = sorted({int(c.getParameterCount()) for c in classes[name].getConstructors()})
-            if not set(arities) & set(has):
-                missing.append(f"{name} takes {has} arguments, expected one of {list(arities)}")
+    made = [name for name in _CONSTRUCTORS if name in classes]
+    constructors = _listed(jvm, [classes[name].getConstructors() for name in made])
+    for name, text in zip(made, constructors, strict=True):
+        arities, has = _CONSTRUCTORS[name], _arities(text)
+        if not set(arities) & has:
+            missing.append(f"{name} takes {sorted(has)} arguments, expected one of {list(arities)}")
     present = [name for name in _METHODS if name in classes]
-    for name, known in zip(present, _method_names(jvm, [classes[n] for n in present]), strict=True):
+    methods = _listed(jvm, [classes[name].getMethods() for name in present])
+    for name, text in zip(present, methods, strict=True):
+        known = set(re.findall(r"([\w$]+)\(", text))
         missing += [f"{name} has no {method}()" for method in _METHODS[name] if method not in known]
-    for name, field in _FIELDS.items():
-        if name in classes:
-            fields = {str(f.getName()) for f in classes[name].getDeclaredFields()}
-            if field not in fields:
-                missing.append(f"{name} has no field {field}")
+    held = [name for name in _FIELDS if name in classes]
+    fields = _listed(jvm, [classes[name].getDeclaredFields() for name in held])
+    for name, text in zip(held, fields, strict=True):
+        if not re.search(rf"\.{_FIELDS[name]}\b", text):
+            missing.append(f"{name} has no field {_FIELDS[name]}")
     return sorted(missing)
 
 
-def _method_names(jvm: Any, classes: list[Any]) -> list[set[str]]:
-    """Return the method names of each class, with one call to the JVM.
+def _listed(jvm: Any, arrays: list[Any]) -> list[str]:
+    """Return each array of methods, constructors or fields as text, with one call to the JVM.
 
     There are thousands of methods, and each call takes a round trip. Each large reply waits another
     40 ms for a delayed TCP acknowledgement.
     """
-    if not classes:
+    if not arrays:
         return []
-    arrays = getattr(jvm, "java.util.ArrayList")()
-    for java_class in classes:
-        arrays.add(java_class.getMethods())
-    text = str(getattr(jvm, "org.apache.commons.lang3.ArrayUtils").toString(arrays.toArray()))
-    return [set(re.findall(r"([\w$]+)\(", of_one)) for of_one in text.split("},{")]
+    listed = getattr(jvm, "java.util.ArrayList")()
+    for array in arrays:
+        listed.add(array)
+    text = str(getattr(jvm, "org.apache.commons.lang3.ArrayUtils").toString(listed.toArray()))
+    return text.split("},{")
+
+
+def _arities(constructors: str) -> set[int]:
+    """Return the numbers of arguments of constructors, given as text."""
+    lists = re.findall(r"\(([^)]*)\)", constructors)
+    return {len(types.split(",")) if types else 0 for types in lists}
 
 
 def check_internals(spark: SparkSession) -> None:

@@ -12,10 +12,18 @@ from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.deploy.worker_start import quicken_worker
 from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.engine.tasks import ArrowFunction, check_code
+from durable_shuffle.serialization.errors import DurableShuffleError
+from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.records import SegmentInfo
-from durable_shuffle.shuffle.log.stage import StageHandle
-from durable_shuffle.shuffle.repair.compaction import Tile, WriteTiles, write_tile
+from durable_shuffle.shuffle.log.records import Seal, SegmentInfo
+from durable_shuffle.shuffle.log.stage import StageHandle, require_seal
+from durable_shuffle.shuffle.repair.compaction import (
+    Tile,
+    WriteTiles,
+    bytes_to_compact_at_seal,
+    compact_stage,
+    write_tile,
+)
 
 RESULT_SCHEMA = "number long, length long, sha256 binary"
 
@@ -23,12 +31,45 @@ _SHIPPED_BYTES = 8 << 20
 """Limit on the index entries that one Spark job carries, since each of its tasks gets them all."""
 
 
-def tile_writer(engine: Engine, stage: StageHandle, settings: Settings) -> WriteTiles:
-    """Return the function that writes tiles in Spark tasks; a single tile in this process.
+def compacted(
+    engine: Engine,
+    stage: StageHandle,
+    of_tasks: StageHandle,
+    seal: Seal,
+    generation: int,
+    settings: Settings,
+    ids: IdSource,
+) -> Seal:
+    """Compact a stage that was just sealed, if that is asked for or pays.
 
     Args:
-        stage: opened on the storage that tasks use.
+        of_tasks: the stage, opened on the storage that tasks use.
+        generation: the driver's.
+
+    Returns:
+        The seal that readers must use.
     """
+    small_bytes = bytes_to_compact_at_seal(stage, seal, settings)
+    if not small_bytes:
+        return seal
+    write_tiles = _tile_writer(engine, of_tasks, settings)
+    try:
+        compact_stage(
+            stage,
+            ids=ids,
+            generation=generation,
+            settings=settings,
+            small_bytes=small_bytes,
+            write_tiles=write_tiles,
+        )
+    except DurableShuffleError:
+        if settings.compact_small_bytes is not None:
+            raise  # it was asked for
+    return require_seal(stage)
+
+
+def _tile_writer(engine: Engine, stage: StageHandle, settings: Settings) -> WriteTiles:
+    """Return the function that writes tiles in Spark tasks; a single tile in this process."""
 
     def write(tiles: Sequence[Tile]) -> Iterator[SegmentInfo]:
         if len(tiles) == 1:

@@ -5,7 +5,6 @@ state first wins a slot in a log. Several threads may ensure stages of one job a
 """
 
 import logging
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from durable_shuffle.jobs.engine.engine import Engine, Planned
 from durable_shuffle.jobs.engine.tasks import MapResult
 from durable_shuffle.jobs.engine.transfer import LargeRowsError
 from durable_shuffle.jobs.stages.built_on import built_on, superseded
-from durable_shuffle.jobs.stages.compact_tasks import tile_writer
+from durable_shuffle.jobs.stages.compact_tasks import compacted
 from durable_shuffle.jobs.stages.description import described
 from durable_shuffle.jobs.stages.healing import Healing
 from durable_shuffle.jobs.stages.identity import StageIdentity
@@ -37,16 +36,13 @@ from durable_shuffle.recovery.resume import (
     decide,
     unrecognised,
 )
-from durable_shuffle.serialization.errors import (
-    DurableShuffleError,
-    NotFoundError,
-)
+from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.side_by_side import each_at_once, side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
-from durable_shuffle.shuffle.log.named_stage import refuse_lost_record, stage_folders
+from durable_shuffle.shuffle.log.named_stage import LostRecords
 from durable_shuffle.shuffle.log.producer_log import read_producer
 from durable_shuffle.shuffle.log.records import Lasts, Seal, StageUse
 from durable_shuffle.shuffle.log.stage import (
@@ -57,12 +53,10 @@ from durable_shuffle.shuffle.log.stage import (
     open_stage,
     open_with_log,
     read_state,
-    require_seal,
 )
 from durable_shuffle.shuffle.log.typed_log import NOTHING
 from durable_shuffle.shuffle.read.sealed_reader import small_index
 from durable_shuffle.shuffle.release.stages import delete_orphans
-from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal, compact_stage
 from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import is_far
@@ -108,15 +102,13 @@ class StageStore:
         engine: Engine,
         lost_records: Literal["refuse", "ignore"] = "refuse",
     ) -> None:
-        self._trusts_log = lost_records == "ignore"
-        self._folders: list[StagePath] | None = None
+        self._lost = LostRecords(storage) if lost_records == "refuse" else None
         self._seen: dict[tuple[str, str], _Seen] = {}
         """(name, fingerprint) -> what a look at it just found, for `ensure`."""
         self._engine = engine
         self._storage, self._task_storage, self._log = storage, task_storage, log
         self.policy, self._settings = policy, settings
         self.clock, self._ids = clock, ids
-        self._lock = threading.Lock()
         self.misses = Misses(storage, log, settings)
         self.healing = Healing(log, settings, clock, ids)
         self._runs = ProducerRuns(engine, task_storage, log, settings, ids, self.healing)
@@ -311,7 +303,10 @@ class StageStore:
                 self._use(stage, "unrecognised", sure=True)
                 why = f"{why}; {unrecognised(state.unrecognised)}"
             stage = replace(stage, damaged={})
-            seal = self._compacted(stage, state.seal)
+            seal = compacted(
+                *(self._engine, stage, self._for_tasks(stage), state.seal),
+                *(self._log.generation, self._settings, self._ids),
+            )
         stage = replace(stage, unrecognised=bool(state.unrecognised))
         reruns = count_reruns(stage, seal, listed)
         retries = sum(r.tries_before for r in results)
@@ -361,25 +356,6 @@ class StageStore:
         self._runs.recognised[found.fingerprint] = not stage.unrecognised
         return found
 
-    def _compacted(self, stage: StageHandle, seal: Seal) -> Seal:
-        """Compact the stage if that is asked for or pays; return the seal that readers must use."""
-        small_bytes = bytes_to_compact_at_seal(stage, seal, self._settings)
-        if not small_bytes:
-            return seal
-        try:
-            compact_stage(
-                stage,
-                ids=self._ids,
-                generation=self._log.generation,
-                settings=self._settings,
-                small_bytes=small_bytes,
-                write_tiles=tile_writer(self._engine, self._for_tasks(stage), self._settings),
-            )
-        except DurableShuffleError:
-            if self._settings.compact_small_bytes is not None:
-                raise  # it was asked for
-        return require_seal(stage)
-
     def _for_tasks(self, stage: StageHandle) -> StageHandle:
         return replace(stage, storage=self._task_storage)
 
@@ -421,9 +397,10 @@ class StageStore:
         asked: Mapping[int, bytes | None] | None,
     ) -> tuple[Decision, Planned | None]:
         if stage is None:
-            new = policy == "never"
+            lost = None if policy == "never" else self._lost
+            key = work.name, identity.fingerprint
             _, why = side_by_side(
-                lambda: None if new else self._refuse_lost_record(work.name, identity),
+                lambda: lost.refuse(self._log.state, *key) if lost else None,
                 lambda: self.misses.why(work.name, identity),
             )
             return decide(WantedStage(None, "", ()), None, policy, why), None
@@ -455,19 +432,6 @@ class StageStore:
             policy,
         )
         return decision, None if isinstance(decision, Fresh) else planned
-
-    def _refuse_lost_record(self, name: str, identity: StageIdentity) -> None:
-        """Refuse a stage that is on storage but missing in the job's log.
-
-        The job's stages are listed once, at the first stage that is not in the log.
-        """
-        if not self._trusts_log:
-            with self._lock:
-                if self._folders is None:
-                    self._folders = stage_folders(self._storage, self._log.state.job)
-                refuse_lost_record(
-                    self._storage, self._log.state, self._folders, name, identity.fingerprint
-                )
 
     def progress(self, name: str, identity: StageIdentity) -> tuple[int, int]:
         """Return (producers committed, producers in total); (0, 0) before the stage exists."""

@@ -45,7 +45,6 @@ from durable_shuffle.shuffle.log.job_log import (
     Entered,
     begin_stage,
     enter_stage,
-    newest_named,
     read_job,
 )
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -272,7 +271,7 @@ def stage_to_write(options: WriteOptions, written: StructType, *, fresh: bool) -
     """
     schema = pa.schema([f.with_nullable(nullable=True) for f in written_schema(written)])
     place, storage, ids = options.place, options.place.storage(), RandomIds()
-    newest = newest_named(read_job(storage, place.job), place.stage)
+    newest = read_job(storage, place.job).newest_named(place.stage)
     if fresh:
         stage = _describe(storage, options, schema, written, ids, fresh=True)
     else:

@@ -360,7 +360,7 @@ def enter_stage(
 
     def record(state: JobState) -> StageUse | None:
         nonlocal replaced
-        standing = newest_named(state, path.name)
+        standing = state.newest_named(path.name)
         if standing is not None and not replaces:
             return None
         counted = path in state.gone and not state.gone[path].unfinished
@@ -381,7 +381,7 @@ def enter_stage(
     state = _write_unclaimed(storage, path.job, claim_id, record)
     if replaces:
         return Entered(path, replaced)
-    return Entered(newest_named(state, path.name) or path)
+    return Entered(state.newest_named(path.name) or path)
 
 
 def use_stage(storage: Storage, path: StagePath, *, record_id: str, now: float = 0.0) -> None:
@@ -437,11 +437,6 @@ def _write_unclaimed(
         for _ in range(2):  # it is no driver, so it ends at once
             state, _ = log.decide(state, claimed_first)
     return keep_snapshot(storage, log.decide(state, record)[0])
-
-
-def newest_named(state: JobState, name: str) -> StagePath | None:
-    """Return the newest stage with a label that is not released."""
-    return next((path for path in reversed(state.order) if path.name == name), None)
 
 
 def refuse_released(state: JobState, path: StagePath) -> None:

@@ -114,6 +114,10 @@ class JobState:
         """Stages whose release was decided and that were not purged, oldest first."""
         return tuple(self.gone)
 
+    def newest_named(self, name: str) -> StagePath | None:
+        """Return the newest stage with a label that is not released."""
+        return next((path for path in reversed(self.order) if path.name == name), None)
+
     @property
     def given_up(self) -> tuple[StagePath, ...]:
         """Released stages that never counted."""

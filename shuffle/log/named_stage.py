@@ -6,12 +6,13 @@ was begun before. `repair/job_log.py` enters it again; until then nobody gets an
 name.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Mapping
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.log.appender_log import Append, appender_log
 from durable_shuffle.shuffle.log.job_floor import newest_floor
-from durable_shuffle.shuffle.log.job_log import newest_named, read_job
+from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import (
     StagePath,
@@ -54,7 +55,7 @@ def named_stage(
 def stage_named(storage: Storage, job: str, name: str) -> StageHandle:
     """As `named_stage`, on an open storage."""
     state = read_job(storage, job)
-    path = newest_named(state, name)
+    path = state.newest_named(name)
     lost = unnamed_stages(storage, state, lambda path: path.name == name)
     if path is not None:
         stage = open_stage(storage, path)
@@ -185,25 +186,34 @@ def lost_stage(
     return _lost(lost[0]) if lost else None
 
 
-def refuse_lost_record(
-    storage: Storage, state: JobState, folders: Collection[StagePath], name: str, fingerprint: str
-) -> None:
-    """Refuse to compute a stage again that is stored and that the job log does not name.
+class LostRecords:
+    """Refuses to compute a stage again that is stored and that the job log does not name.
 
-    Args:
-        folders: see `stage_folders`.
-
-    Raises:
-        CorruptDataError: names the stage and what to do.
+    The job's folders are listed once, at the first stage that is not in the log. Thread-safe.
     """
-    known = known_stages(state)
-    for path in folders:
-        if (path.name, path.fingerprint) != (name, fingerprint) or path in known:
-            continue
-        if _is_written(storage, path):
-            raise CorruptDataError(
-                f"the log of job {state.job!r} ends before what the storage holds: it does not "
-                f"name {path.prefix!r} on {storage.description}, which is this very stage; "
-                "`durable-shuffle verify URL JOB --repair` enters it again, "
-                'lost_records="ignore" computes it anew'
-            )
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._folders: list[StagePath] | None = None
+
+    def refuse(self, state: JobState, name: str, fingerprint: str) -> None:
+        """Refuse to begin this stage if it is stored.
+
+        Raises:
+            CorruptDataError: names the stage and what to do.
+        """
+        with self._lock:
+            if self._folders is None:
+                self._folders = stage_folders(self._storage, state.job)
+        known = known_stages(state)
+        for path in self._folders:
+            if (path.name, path.fingerprint) != (name, fingerprint) or path in known:
+                continue
+            if _is_written(self._storage, path):
+                raise CorruptDataError(
+                    f"the log of job {state.job!r} ends before what the storage holds: it does not "
+                    f"name {path.prefix!r} on {self._storage.description}, which is this very "
+                    "stage; `durable-shuffle verify URL JOB --repair` enters it again, "
+                    'lost_records="ignore" computes it anew'
+                )

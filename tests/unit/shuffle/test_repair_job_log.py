@@ -15,7 +15,6 @@ from durable_shuffle.shuffle.log.job_log import (
     JobLog,
     begin_stage,
     enter_stage,
-    newest_named,
     read_job,
 )
 from durable_shuffle.shuffle.log.layout import StagePath
@@ -229,4 +228,4 @@ def test_a_lost_record_gives_readers_no_older_stage(store: MemoryStorage, ids: S
         )
         describe_stage(store, lost, described)
         store.put_if_absent(lost.producer_log_prefix(0) + "0000000000", b"written")
-        assert stage_named(store, job, "t").path == newest_named(read_job(store, job), "t")
+        assert stage_named(store, job, "t").path == read_job(store, job).newest_named("t")

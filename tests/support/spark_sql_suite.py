@@ -20,7 +20,7 @@ from durable_shuffle import DurableShuffle
 
 _RESULTS, _INPUTS = "sql-tests/results/", "sql-tests/inputs/"
 _OUTPUT = re.compile(r"^-- !query (?:schema|output|analysis)", re.M)
-_CREATED = re.compile(r"Created Time: [^\\]*")
+_CREATED = re.compile(r"Created Time: [^\\]*|(?<=col_name='Created Time', data_type=')[^']*")
 _TABLES = {
     "aggtest": ("agg", "a INT, b FLOAT"),
     "onek": ("onek", ""),

@@ -27,6 +27,7 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.redact import redact
+from durable_shuffle.shuffle.storage.contract import too_long
 
 
 class Verdict(Enum):
@@ -366,6 +367,30 @@ def storage_errors(place: Place, action: str, key: str, *, write: bool) -> Itera
     except Exception as error:  # noqa: BLE001 - the table knows them all
         ours = translated(error, place, action, key, write=write)
         raise ours from ours.__cause__
+
+
+def read_at_most(
+    place: Place, key: str, most_bytes: int, fetch: Callable[[int], bytes | memoryview]
+) -> bytes:
+    """Return an object of at most `most_bytes`, with one request, however long the object is.
+
+    Args:
+        fetch: returns as many bytes of the object from its start on, or all if it has fewer.
+
+    Raises:
+        TooLongError: the object is longer.
+        DurableShuffleError: what the driver raised, as one of ours.
+    """
+    with storage_errors(place, "read", key, write=False):
+        try:
+            data = bytes(fetch(most_bytes + 1))
+        except Exception as error:
+            if judge(error) is not Verdict.SHORT:
+                raise
+            data = b""  # the object is empty, so that any range lies outside
+    if len(data) > most_bytes:
+        raise too_long(place.root, key, len(data), most_bytes)
+    return data
 
 
 def _holds_secret(error: BaseException, place: Place) -> bool:

@@ -34,7 +34,6 @@ from durable_shuffle.shuffle.storage.contract import (
     check_prefix,
     check_range,
     put_joined,
-    too_long,
     too_short,
 )
 from durable_shuffle.shuffle.storage.errors import (
@@ -42,6 +41,7 @@ from durable_shuffle.shuffle.storage.errors import (
     Verdict,
     error_chain,
     judge,
+    read_at_most,
     server_answer,
     storage_errors,
     translated,
@@ -120,19 +120,14 @@ class FsspecStorage:
 
     def read(self, key: str, most_bytes: int = MOST_BYTES) -> bytes:
         check_key(key)
-        path, arguments = key, self._driver.read_arguments
-        with storage_errors(self._place, "read", key, write=False):
+        arguments = self._driver.read_arguments
+
+        def fetch(length: int) -> bytes:
             filesystem, root = self._connect()
-            path = f"{root}/{key}"
-            try:  # one request for at most this many bytes, however long the object is
-                data = bytes(filesystem.cat_file(path, start=0, end=most_bytes + 1, **arguments))
-            except Exception as error:
-                if judge(error) is not Verdict.SHORT:
-                    raise
-                data = b""  # the object is empty, so that any range lies outside
-        if len(data) > most_bytes:
-            raise too_long(self.description, key, len(data), most_bytes)
-        return data
+            found: bytes = filesystem.cat_file(f"{root}/{key}", start=0, end=length, **arguments)
+            return found
+
+        return read_at_most(self._place, key, most_bytes, fetch)
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         return self.read_ranges((ByteRange(key, start, length),))[0]

@@ -33,10 +33,16 @@ from durable_shuffle.shuffle.storage.contract import (
     check_range,
     listed_after,
     put_joined,
-    too_long,
     too_short,
 )
-from durable_shuffle.shuffle.storage.errors import Place, Verdict, judge, storage_errors, translated
+from durable_shuffle.shuffle.storage.errors import (
+    Place,
+    Verdict,
+    judge,
+    read_at_most,
+    storage_errors,
+    translated,
+)
 from durable_shuffle.shuffle.storage.exclusive_create import create_exclusively
 from durable_shuffle.shuffle.storage.fsspec_backend import (
     FsspecStorage,
@@ -95,16 +101,9 @@ class ObstoreStorage:
         check_key(key)
         if (other := self._instead()) is not None:
             return other.read(key, most_bytes)
-        with storage_errors(self._place, "read", key, write=False):
-            try:  # one request for at most this many bytes, however long the object is
-                data = bytes(self._fetched(key, 0, most_bytes + 1))
-            except Exception as error:
-                if judge(error) is not Verdict.SHORT:
-                    raise
-                data = b""  # the object is empty, so that any range lies outside
-        if len(data) > most_bytes:
-            raise too_long(self.description, key, len(data), most_bytes)
-        return data
+        return read_at_most(
+            self._place, key, most_bytes, lambda length: self._fetched(key, 0, length)
+        )
 
     def read_range(self, key: str, start: int, length: int) -> memoryview:
         return self.read_ranges((ByteRange(key, start, length),))[0]

@@ -19,7 +19,8 @@ _ATTRIBUTES = """
     """
 _SHOWN = re.compile(
     r"traceback\..*|inspect\.getmembers\w*|warnings\.(formatwarning|showwarning)|dill\..*"
-    r"|(\w+\.)*cloudpickle\.(dumps?|(Cloud)?Pickler)(\..*)?|logging\.(\w*Handler|Formatter|LogRecord|basicConfig|handlers|config|makeLogRecord"
+    r"|(\w+\.)*cloudpickle\.(dumps?|(Cloud)?Pickler)(\..*)?"
+    r"|logging\.(\w*Handler|Formatter|LogRecord|basicConfig|handlers|config|makeLogRecord"
     r"|setLogRecordFactory|getLogRecordFactory)(\..*)?"
 )
 """Names by which code gets a text with places."""

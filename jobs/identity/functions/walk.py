@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -47,6 +47,7 @@ _SHARED_UNSEEN = (
     *(types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, type),
 )
 """What is one object however often a worker asks for it. So are tuples of constants."""
+_ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 _FIXED_HASHES = tuple(
     kind.__hash__ for kind in (int, float, complex, Decimal, Fraction, timedelta, range)
 )
@@ -75,6 +76,8 @@ class Visit:
         """Digest of an object that is met again -> how often."""
         self.twins: Counter[bytes] = Counter()
         """Digest of a function or class that workers get by value -> how many there are of it."""
+        self._constants: set[int] = set()
+        """Tuples and frozensets that never change, nor do their members."""
         self._methods: set[int] = set()
         """Functions of classes; a bound method that was unpickled beside its class has a copy."""
         self.places: set[bytes] = set()
@@ -105,7 +108,7 @@ class Visit:
         key = id(obj)
         if key in self._done:
             digest = self._done[key][0]
-            if type(obj) not in _SHARED_UNSEEN and not _is_constant(obj):
+            if type(obj) not in _SHARED_UNSEEN and key not in self._constants:
                 self.shared[digest] += 1
             return digest
         if key in self._open:
@@ -126,7 +129,12 @@ class Visit:
         if key in self._labels:
             digest = raw_digest(["cyclic", str(self._labels[key]), digest])
         self._done[key] = (digest, obj)
+        if type(obj) in (tuple, frozenset) and self._are_constants(cast("tuple[object]", obj)):
+            self._constants.add(key)
         return digest
+
+    def _are_constants(self, members: Iterable[object]) -> bool:
+        return all(type(one) in _ATOMS or id(one) in self._constants for one in members)
 
     def _addressed(self, text: str) -> str:
         """Return a text with the address of a class in it numbered in the order of discovery."""
@@ -319,13 +327,6 @@ def _is_importable(obj: types.FunctionType | type) -> bool:
 def _function_of(value: Any) -> object:
     """Return the function of a static or class method; any other object as it is."""
     return value.__func__ if type(value) in (staticmethod, classmethod) else value
-
-
-def _is_constant(obj: object) -> bool:
-    """Return whether an object is like constants of code: it never changes, nor do its members."""
-    if isinstance(obj, (tuple, frozenset)) and type(obj) in (tuple, frozenset):
-        return all(map(_is_constant, obj))
-    return atom_digest(obj) is not None
 
 
 def _defaults(fn: types.FunctionType) -> dict[str, object]:

@@ -52,7 +52,6 @@ _FIXED_HASHES = tuple(
     kind.__hash__ for kind in (int, float, complex, Decimal, Fraction, timedelta, range)
 )
 """Hashes that are the same in every process. Those of texts depend on a seed, many on addresses."""
-
 _ADDRESSED = re.compile(r"([\w.<>]+):(\d{6,})")
 """How Pydantic refers to a class: by name and address."""
 
@@ -134,6 +133,7 @@ class Visit:
         return digest
 
     def _are_constants(self, members: Iterable[object]) -> bool:
+        """Return whether these members of a tuple never change; they were visited before."""
         return all(type(one) in _ATOMS or id(one) in self._constants for one in members)
 
     def _addressed(self, text: str) -> str:
@@ -264,7 +264,8 @@ class Visit:
         self.places.add(place_of_class(cls))
         arguments, state = class_parts(cls)
         made = [self.value(argument) for argument in arguments]
-        self._methods.update(id(_function_of(value)) for _, value in state)
+        functions = (_function_of(value) for _, value in state)
+        self._methods.update(id(fn) for fn in functions if type(fn) is types.FunctionType)
         name = cls.__qualname__ if importable else ""
         digest = raw_digest(["class of the user's", name, *made, self._named(state)])
         self.twins[digest] += not importable

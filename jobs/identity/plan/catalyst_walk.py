@@ -321,6 +321,8 @@ class CatalystWalk:
                 self.id_token(ids[field], obj.productElement(i))
             else:
                 self.visit(obj.productElement(i))
+        if simple == "ScalaUDF":
+            self._assembles = False  # what comes now is not its input
         if is_tree and known.curried:
             more = obj.otherCopyArgs()  # arguments of a second parameter list
             known.curried = more.size() > 0
@@ -329,7 +331,7 @@ class CatalystWalk:
 
     def _assembled(self, names_and_values: Sequence[Any]) -> None:
         """Append the input of a VectorAssembler, without the random id in the fields' names."""
-        self._assembles = False
+        self._assembles = False  # a struct within a value has names of the user's
         for place, one in enumerate(names_and_values):
             self.visit(one)
             if place % 2 == 0:

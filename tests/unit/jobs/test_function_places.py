@@ -103,6 +103,16 @@ PAIRS = {
         "a = bytearray(b'a')\nk = [a, a]\ndef f(x):\n    k[0].append(x)\n    return k\n",
         "k = [bytearray(b'a'), bytearray(b'a')]\ndef f(x):\n    k[0].append(x)\n    return k\n",
     ),
+    "one function twice": (
+        "a = lambda: 1\nk = [a, a]\ndef f(x):\n    k[0].n = x\n    return hasattr(k[1], 'n')\n",
+        "k = [(lambda: 1), (lambda: 1)]\n"
+        "def f(x):\n    k[0].n = x\n    return hasattr(k[1], 'n')\n",
+    ),
+    "a text like an address in a model": tuple(
+        "import pydantic\nclass P(pydantic.BaseModel):\n"
+        f"    n: dict = {{'ref': '__main__.P:{number}'}}\ndef f(x): return P().n\n"
+        for number in (1234567, 7654321)
+    ),
     "in a default": (
         "a = [1]\ndef f(x, p=a, q=a):\n    p.append(x)\n    return q\n",
         "a = [1]\nb = [1]\ndef f(x, p=a, q=b):\n    p.append(x)\n    return q\n",

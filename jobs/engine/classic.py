@@ -37,6 +37,7 @@ from durable_shuffle.jobs.engine.engine import (
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
+    MapJob,
     MapResult,
     MapTasks,
     StoredRows,
@@ -198,12 +199,10 @@ class ClassicEngine(Engine):
         except Exception:  # noqa: BLE001 - the map tasks will say it, too
             _LOG.debug("Python was not started in advance", exc_info=True)
 
-    def write(
-        self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
+    def write(self, planned: Planned, tasks: MapTasks, job: MapJob) -> list[MapResult]:
         if planned.kinds is None:
-            return super().write(planned, tasks, producers, label)
-        return self.run(self.encoded(planned, tasks), frames_function(tasks), producers, label)
+            return super().write(planned, tasks, job)
+        return self.run(self.encoded(planned, tasks), frames_function(tasks), job)
 
     def encoded(self, planned: Planned, tasks: MapTasks) -> Planned:
         """Return the plan with the frames that the JVM makes of its rows in the rows' place."""
@@ -216,13 +215,12 @@ class ClassicEngine(Engine):
         few = catalyst.planning_session(session, page_settings(BATCH_PAGES))
         return replace(planned, df=catalyst.on_session(pages, few), place=None)
 
-    def run(
-        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
+    def run(self, planned: Planned, function: ArrowFunction, job: MapJob) -> list[MapResult]:
         with catalyst.active(planned.df.sparkSession):  # operators of a query's piece bind to it
             tasks: Any = _AsIs(planned.df.mapInArrow(function, RESULT_SCHEMA).rdd)
-        with self.described(label):
-            rows = self._spark.sparkContext.runJob(tasks, list, list(producers))
+        job.may_start()
+        with self.described(job.label):
+            rows = self._spark.sparkContext.runJob(tasks, list, list(job.producers))
         return [map_result(row.asDict()) for row in rows]
 
     def attempted_again(self, spark_stages: Collection[int]) -> bool:

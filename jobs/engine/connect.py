@@ -29,6 +29,7 @@ from durable_shuffle.jobs.engine.engine import (
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
+    MapJob,
     MapResult,
     map_result,
 )
@@ -119,10 +120,8 @@ class ConnectEngine(Engine):
             unproven=lambda _: (_SPLITS,),
         )
 
-    def run(
-        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
-        del producers, label  # every task starts; committed ones return without reading
+    def run(self, planned: Planned, function: ArrowFunction, job: MapJob) -> list[MapResult]:
+        job.may_start()  # every task does; committed ones return without reading
         settings = {**planned.conf, **self._counting(), **ANEW, _ADAPTIVE: "false"}
         with session_settings(self._spark, settings):
             rows = planned.df.mapInArrow(function, RESULT_SCHEMA).collect()

@@ -17,6 +17,7 @@ from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN, in_a_column
 from durable_shuffle.jobs.engine.tasks import (
     ID_COLUMN,
     ArrowFunction,
+    MapJob,
     MapResult,
     MapTasks,
     StoredRows,
@@ -143,17 +144,13 @@ class Engine(ABC):
     def start_workers(self) -> None:
         """Start Python on the executors, which map tasks would wait for; returns at once."""
 
-    def write(
-        self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
-        """Store the rows of `producers` (at least) as Spark gives them; see `run`."""
-        return self.run(planned, map_function(tasks), producers, label)
+    def write(self, planned: Planned, tasks: MapTasks, job: MapJob) -> list[MapResult]:
+        """Store rows as Spark gives them; see `run`."""
+        return self.run(planned, map_function(tasks), job)
 
     @abstractmethod
-    def run(
-        self, planned: Planned, function: ArrowFunction, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
-        """Run the map tasks of `producers` (at least) and return their results.
+    def run(self, planned: Planned, function: ArrowFunction, job: MapJob) -> list[MapResult]:
+        """Run the map tasks and return their results.
 
         Raises:
             LargeRowsError: rows are too large for this plan; other producers may have committed.

@@ -121,6 +121,22 @@ def checked_to_the_end(rows: Iterator[T], code: str) -> Iterator[T]:
     check_code(code)
 
 
+def _now() -> None:
+    """Wait for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapJob:
+    """How Spark is asked to run map tasks."""
+
+    producers: Sequence[int]
+    """Those that have to run; others may, too."""
+    label: str
+    """Shown in Spark's UI."""
+    may_start: Callable[[], None] = _now
+    """To be called behind all preparations: returns when tasks may start, or raises."""
+
+
 @dataclass(frozen=True, slots=True)
 class MapTasks:
     """What all map tasks of a stage share, whatever rows they write."""

@@ -1,6 +1,6 @@
 """Stages of Python objects: store an RDD of key-value pairs, return it partitioned by key."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.checks import check_function
 from durable_shuffle.jobs.engine.engine import Engine, Planned
 from durable_shuffle.jobs.engine.tasks import (
+    MapJob,
     MapResult,
     MapTasks,
     check_code,
@@ -121,9 +122,7 @@ class ObjectWork(StageWork[RDD[Pair]]):
             unproven=lambda _: why_rdd_not_mixed(Jvm(self._rdd.context), rdd._jrdd.rdd()),  # noqa: SLF001
         )
 
-    def write(
-        self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
+    def write(self, planned: Planned, tasks: MapTasks, job: MapJob) -> list[MapResult]:
         function, partitions, rdd = self._function, self._partitions, self._rdd
         functions = (function, _function_of(rdd))
         tasks = replace(tasks, code=self.engine.code_of(*functions))
@@ -144,8 +143,10 @@ class ObjectWork(StageWork[RDD[Pair]]):
 
             yield from tasks.run(produce).to_pylist()
 
-        with self.engine.described(label):
-            rows = rdd.context.runJob(rdd.mapPartitions(write), list, list(producers))
+        written = rdd.mapPartitions(write)
+        job.may_start()
+        with self.engine.described(job.label):
+            rows = rdd.context.runJob(written, list, list(job.producers))
         return [map_result(row) for row in rows]
 
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> RDD[Pair]:

@@ -19,7 +19,7 @@ from durable_shuffle.jobs.engine.checks import (
     check_key,
 )
 from durable_shuffle.jobs.engine.engine import Engine, Planned
-from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
+from durable_shuffle.jobs.engine.tasks import MapJob, MapResult, MapTasks
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.identity import identify_function, opaque_functions
 from durable_shuffle.jobs.identity.functions.user_code import environment_of
@@ -194,9 +194,7 @@ class PythonWork(StageWork[ReduceSide]):
             unproven=lambda _: (),  # a stored stage, read in a fixed order
         )
 
-    def write(
-        self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
+    def write(self, planned: Planned, tasks: MapTasks, job: MapJob) -> list[MapResult]:
         columns = tuple(self._df.columns)
         side = MapSide(
             feed=self._below or FromSpark(columns, self.engine.arrow_schema(self._df)),
@@ -210,7 +208,7 @@ class PythonWork(StageWork[ReduceSide]):
         tasks = replace(tasks, watch=tasks.watch and identify_function(functions).watched)
         if self._below is not None:  # its batches may have any size
             tasks = replace(tasks, max_batch_bytes=None)
-        return self.engine.run(planned, python_map_function(side, tasks), producers, label)
+        return self.engine.run(planned, python_map_function(side, tasks), job)
 
     def read(self, stage: StageHandle, seal: Seal, *, settings: Settings) -> ReduceSide:
         python = identify_function((self._reduce, self._sort_by))

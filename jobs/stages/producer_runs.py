@@ -4,14 +4,14 @@ Producers of two executions of what lies below count together only if both are p
 same rows: Spark may run lost map tasks of its own exchanges again in between.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.engine import Engine, Planned
-from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks
+from durable_shuffle.jobs.engine.tasks import MapJob, MapResult, MapTasks
 from durable_shuffle.jobs.engine.transfer import LARGE_BATCH_BYTES, LargeRowsError
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
 from durable_shuffle.jobs.stages.healing import Healing
@@ -73,11 +73,13 @@ class ProducerRuns:
         new: bool,
         large_rows: bool,
         confirms: bool,
+        may_start: Callable[[], None],
     ) -> Ran:
         """Run the missing producers and seal the stage.
 
         Args:
             confirms: see `StageStore.ensure`.
+            may_start: see `MapJob`.
             changed: the inputs that changed when it was tried before; "" if nothing was tried.
             new: nobody else knows the incarnation.
             large_rows: it is planned for large rows.
@@ -85,7 +87,7 @@ class ProducerRuns:
         commits = {} if new else self.committed(stage, planned.producers)
         stored = len(commits)
         at_once = not stored
-        write = partial(self._write, work, stage, identity=identity, new=new)
+        write = partial(self._write, work, stage, identity, may_start, new=new)
         most = None if large_rows else LARGE_BATCH_BYTES
         try:
             results = write(planned, commits, max_batch_bytes=most)
@@ -154,10 +156,11 @@ class ProducerRuns:
         self,
         work: Writing,
         stage: StageHandle,
+        identity: StageIdentity,
+        may_start: Callable[[], None],
         planned: Planned,
         commits: Mapping[int, CommittedAttempt],
         *,
-        identity: StageIdentity,
         new: bool,
         max_batch_bytes: int | None,
     ) -> list[MapResult]:
@@ -179,7 +182,7 @@ class ProducerRuns:
         placing = assigned(described.partitioner, described.key_names, described.columns)
         label = f"durable_shuffle: write {stage.path.name}, {placing}, {len(missing)} map tasks"
         try:
-            return work.write(planned, tasks, missing, label)
+            return work.write(planned, tasks, MapJob(missing, label, may_start))
         except JVM_ERRORS as e:
             if _SPARK_SAW_TWO in str(e):
                 raise TwoExecutionsError(_TWO_EXECUTIONS) from e

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from durable_shuffle.jobs.engine.engine import Engine, Planned
@@ -39,7 +40,7 @@ from durable_shuffle.recovery.resume import (
 from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.base.side_by_side import each_at_once, side_by_side
+from durable_shuffle.shuffle.base.side_by_side import beside, each_at_once, side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import LostRecords
@@ -271,9 +272,8 @@ class StageStore:
                 clock=self.clock,
                 ids=self._ids,
             )
-            stage = describe_stage(storage, path, describe)
+            stage = StageHandle(storage, path, describe)
             self.misses.made(stage)
-            self._use(stage, lasts)
             state = StageState()  # nobody else knows the incarnation
         else:
             stored, whole = stage, isinstance(decision, Reuse)
@@ -291,12 +291,15 @@ class StageStore:
             stage = replace(stage, damaged=state.damaged)
         if seal is None or stage.damaged:
             assert planned is not None  # only a sealed stage that is whole is used without a plan
-            ran = self._runs.run(
-                *(work, stage, planned, identity, changed),
-                new=new,
-                large_rows=new and large_rows,
-                confirms=confirms,
-            )
+            enter = partial(self._enter, stage, lasts) if new else lambda: None
+            with beside(enter) as entered:
+                ran = self._runs.run(
+                    *(work, stage, planned, identity, changed),
+                    new=new,
+                    large_rows=new and large_rows,
+                    confirms=confirms,
+                    may_start=entered,
+                )
             state, results, listed = ran.state, ran.results, ran.listed
             assert state.seal is not None
             if state.unrecognised:
@@ -370,6 +373,11 @@ class StageStore:
         if runs:
             self._engine.start_workers()
         return work.plan(conf, large_rows=large_rows)
+
+    def _enter(self, stage: StageHandle, lasts: Lasts) -> None:
+        """Describe a new stage, then enter it into the job's log; only then may producers write."""
+        describe_stage(stage.storage, stage.path, stage.describe)
+        self._use(stage, lasts)
 
     def _use(self, stage: StageHandle, lasts: Lasts, *, sure: bool = False) -> None:
         """Win a STAGE record. Unless `sure`, `confirm` or `check_owner` says whether it counts."""

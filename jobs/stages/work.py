@@ -6,7 +6,7 @@ stages and object stages in `jobs/python_stage/`. The order of the steps is the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.engine.checks import NO_STREAM, check_frame, check_key
 from durable_shuffle.jobs.engine.engine import COALESCES, Engine, Planned, ReadBack
-from durable_shuffle.jobs.engine.tasks import MapResult, MapTasks, stored_rows
+from durable_shuffle.jobs.engine.tasks import MapJob, MapResult, MapTasks, stored_rows
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.spark_versions import condition_of
@@ -118,14 +118,12 @@ class Writing(ABC):
             raise InputsChangedError(why)
         return why
 
-    def write(
-        self, planned: Planned, tasks: MapTasks, producers: Sequence[int], label: str
-    ) -> list[MapResult]:
-        """Run the map tasks of `producers` (at least) and return their results.
+    def write(self, planned: Planned, tasks: MapTasks, job: MapJob) -> list[MapResult]:
+        """Run the map tasks and return their results.
 
         Unless overridden, the tasks write rows as Spark gives them.
         """
-        return self.engine.write(planned, tasks, producers, label)
+        return self.engine.write(planned, tasks, job)
 
 
 class StageWork(Writing, Generic[R_co]):

@@ -4,9 +4,9 @@ It must not be used for calls whose order the protocol needs.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, overload
 
 A = TypeVar("A")
@@ -59,6 +59,25 @@ def each_at_once(call: Callable[[A], B], arguments: Sequence[A]) -> list[B]:
         return [call(argument) for argument in arguments]
     with ThreadPoolExecutor(len(arguments)) as pool:
         return list(pool.map(call, arguments))
+
+
+@contextmanager
+def beside(call: Callable[[], object]) -> Iterator[Callable[[], None]]:
+    """Run the call beside the block, and give the block what waits for its end.
+
+    It has ended when the block has.
+
+    Raises:
+        Exception: that of the call, where the block waits for it, at the latest at its end.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(call)
+
+        def wait() -> None:
+            running.result()
+
+        yield wait
+        wait()
 
 
 def at_once(call: Callable[[], None]) -> None:

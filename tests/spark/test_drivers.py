@@ -21,7 +21,7 @@ from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.cluster.local_cluster import cluster_environment
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.engine.tasks import MapTasks, frames_function, map_function
+from durable_shuffle.jobs.engine.tasks import MapJob, MapTasks, frames_function, map_function
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.base.settings import Settings
@@ -136,6 +136,7 @@ def test_driver_that_loses_its_job_in_mid_map_does_not_seal(
     assert (stage.action, stage.map_tasks_run, stage.map_tasks_reused) == ("resumed", 0, 4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", ["query", "checkpoint"])
 @pytest.mark.parametrize("map_tasks", ["run", "committed before"])
 def test_driver_whose_log_was_purged_hands_out_no_rows(
@@ -192,6 +193,7 @@ def test_conflict_is_refused_on_request(session: SparkSession, root: str) -> Non
         assert len(third.stages()) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first_to_commit", ["orphan", "new driver"])
 def test_orphan_of_a_dead_driver(
     session: SparkSession,
@@ -303,7 +305,7 @@ def test_twin_of_a_producer_returns_the_winners_result(
     planned = engine.plan(df, ("k",), 3, engine.planning_settings(), large_rows=False)
     if rows_in == "jvm":
         planned = engine.encoded(planned, tasks)
-    results = engine.run(planned, write_as_twins, [1, 1], "twins")
+    results = engine.run(planned, write_as_twins, MapJob([1, 1], "twins"))
     assert len({result.committed.commit.record_id for result in results}) == 1
     assert sorted((result.wrote, result.won) for result in results) == [(True, False), (True, True)]
     attempts = {p.name.split("-")[1] for p in Path(root).rglob("p000001-*.seg")}

@@ -1,15 +1,22 @@
 """A driver waits for few requests one after the other: over a network each costs a round trip."""
 
+import threading
 from functools import partial, reduce
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from round_trips import counted_rounds
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs import claims
+from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.serialization.errors import FencedError
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 pytestmark = pytest.mark.spark
 
@@ -83,3 +90,56 @@ def test_a_driver_opens_and_ends_in_few_rounds(
             shuffle.close()
         assert rounds.ended <= 1, (run, rounds.requests)
     assert snapshots >= {"list", "read", "put_if_absent"}
+
+
+@pytest.mark.parametrize("record", ["/log/0000000000", "rounds/log/"], ids=["DESCRIBE", "STAGE"])
+def test_a_stage_is_entered_beside_the_preparations(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    """Spark plans the map tasks while each of both records is on its way; none starts before."""
+    order: list[str] = []
+    prepared = threading.Event()
+    encode, put, run = ClassicEngine.encoded, LocalStorage.put_if_absent, SparkContext.runJob
+
+    def encoded(*given: Any) -> Any:
+        planned = encode(*given)
+        order.append("prepared")
+        prepared.set()
+        return planned
+
+    def late(self: LocalStorage, key: str, content: bytes) -> Any:
+        late = key.startswith(record) or key.endswith(record)
+        if late:
+            assert prepared.wait(60), "nothing is prepared meanwhile"
+        result = put(self, key, content)
+        if late:
+            order.append("entered")
+        return result
+
+    def run_job(*given: Any, **more: Any) -> Any:
+        order.append("tasks")
+        return run(*given, **more)
+
+    with DurableShuffle(spark, str(tmp_path), job="rounds") as shuffle:
+        shuffle.checkpoint(spark.range(3), name="workers").count()
+        with monkeypatch.context() as patch:
+            patch.setattr(ClassicEngine, "encoded", encoded)
+            patch.setattr(LocalStorage, "put_if_absent", late)
+            patch.setattr(SparkContext, "runJob", run_job)
+            shuffle.checkpoint(spark.range(5), name="tiny")
+    assert order == ["prepared", "entered", "tasks"]
+
+
+def test_a_driver_that_may_not_enter_a_stage_starts_no_task(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error is the one that is raised, and nothing is written."""
+    older = DurableShuffle(spark, str(tmp_path), job="rounds")
+    older.checkpoint(spark.range(3), name="workers").count()
+    claims._held.clear()  # a driver of its own, as in another process
+    with DurableShuffle(spark, str(tmp_path), job="rounds"):
+        run = Mock()
+        monkeypatch.setattr(SparkContext, "runJob", run)
+        with pytest.raises(FencedError):
+            older.checkpoint(spark.range(5), name="tiny")
+        run.assert_not_called()

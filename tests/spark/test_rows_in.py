@@ -8,6 +8,7 @@ import decimal
 import itertools
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle, Settings
 from durable_shuffle.jobs.engine import tasks
+from durable_shuffle.jobs.engine.tasks import MapJob
 from durable_shuffle.jobs.jvm_rows import route
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -105,6 +107,7 @@ WAYS: dict[str, tuple[Callable[..., DataFrame], Callable[..., DataFrame]]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("routes", ["jvm jvm", "jvm python", "python jvm", "jvm blocks"])
 def test_all_types_come_back_as_spark_has_them(
@@ -136,6 +139,7 @@ def test_all_types_come_back_as_spark_has_them(
     assert in_order(ours) == in_order(theirs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
 @pytest.mark.parametrize("frame_bytes", [1024, 1 << 20])
 def test_any_size_of_segments_and_frames(
@@ -167,8 +171,8 @@ def test_a_stage_half_written_on_the_other_route_is_completed(
     with monkeypatch.context() as patch:
         whole = first._runner.engine.run
 
-        def two_of_three(planned: Any, function: Any, producers: Any, label: str) -> Any:
-            whole(planned, function, list(producers)[:2], label)
+        def two_of_three(planned: Any, function: Any, job: MapJob) -> Any:
+            whole(planned, function, replace(job, producers=job.producers[:2]))
             raise ZeroDivisionError
 
         patch.setattr(first._runner.engine, "run", two_of_three)

@@ -82,6 +82,7 @@ def run(mutation: Mutation) -> tuple[bool, str, float]:
                 shutil.copy(source, copy / name)
         mutate(copy, mutation)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command += ["-m", "(sampled or not soak) and not live"]
         env = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             [*command, *mutation.tests.split(" ")],

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from mark_collector import MarkCollector
 from quick_jvms import quick_jvms
 from quick_workers import quick_workers
+from sampled import Sampled
 
 from durable_shuffle.bench.cluster.local_cluster import linked_spark_home
 from durable_shuffle.shuffle.base.clock import SystemClock
@@ -112,6 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SPARK_HOME"] = str(linked_spark_home(Path(sys.prefix) / "spark-home"))
         os.environ["PYSPARK_SUBMIT_ARGS"] = quick_workers()
     config.pluginmanager.register(MarkCollector(), "requirement marks")
+    config.pluginmanager.register(Sampled(), "samples")
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
     wanted = config.getoption("--min-spark-tests")
     if wanted and not hasattr(config, "workerinput"):  # workers of a shared run do not judge it

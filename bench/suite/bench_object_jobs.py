@@ -39,6 +39,7 @@ AGAIN_BAR = 1.3
 PARTITIONS = 32
 
 
+@pytest.mark.soak
 @pytest.mark.long_bench
 def test_queries(
     benchmark: Any,
@@ -79,6 +80,7 @@ def test_queries(
     assert not measuring or all(means[name] <= bar for name, bar in MEAN_BARS.items())
 
 
+@pytest.mark.soak
 def test_second_run_of_many_stages(
     benchmark: Any,
     bench_spark: SparkSession,
@@ -113,6 +115,7 @@ def test_second_run_of_many_stages(
     assert not measuring or ratio <= AGAIN_BAR
 
 
+@pytest.mark.soak
 @pytest.mark.long_bench
 def test_python_stage(
     benchmark: Any,

@@ -37,6 +37,7 @@ def noop(df: DataFrame) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("columns", [pytest.param(16, marks=pytest.mark.long_bench), 5])
 def test_repartition(
     benchmark: Any,
@@ -97,6 +98,7 @@ def test_repartition(
     assert not measuring or (ratios["s3"] <= CPU_BAR and wall["late"] <= LATE_WALL_BAR)
 
 
+@pytest.mark.soak
 def test_tiny_stages(
     benchmark: Any,
     bench_spark: SparkSession,

@@ -80,6 +80,7 @@ def queries(*, measuring: bool) -> list[str]:
     return os.environ.get("BENCH_QUERIES", ",".join(usual)).split(",")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(

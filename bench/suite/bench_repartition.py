@@ -36,6 +36,7 @@ def lineitem(bench_spark: SparkSession, measuring: bool, cache: Path) -> DataFra
     return bench_spark.read.parquet(files.lineitem)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("columns", [pytest.param(16, marks=pytest.mark.long_bench), 5])
@@ -101,6 +102,7 @@ def test_repartition_against_spark(
         assert not measuring or ratios[base] <= bar
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 @pytest.mark.long_bench

@@ -69,6 +69,7 @@ def largest_python() -> int:
     return max(found, default=0)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("partitions", [200, 2000])
 def test_ten_times_the_rows(
     benchmark: Any,

@@ -27,6 +27,7 @@ QUERY = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("divided", [False, True], ids=["as they come", "divided"])

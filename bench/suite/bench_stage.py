@@ -76,6 +76,7 @@ def shuffle(bench_spark: SparkSession, tmp_path: Path) -> DurableShuffle:
     return DurableShuffle(bench_spark, str(tmp_path / "stages"), job="bench", reuse="never")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("columns", [pytest.param(16, marks=pytest.mark.long_bench), 5])
@@ -115,6 +116,7 @@ def test_map_and_reduce(
     )
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("columns", [pytest.param(16, marks=pytest.mark.long_bench), 5])
@@ -157,6 +159,7 @@ def test_grouped(
     )
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.long_bench
 @pytest.mark.timeout(0)
@@ -223,6 +226,7 @@ def test_reading_pairs_against_bare_msgpack(benchmark: Any, rounds: int) -> None
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.long_bench
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", ["generator", "sorted", "grouped"])

@@ -147,6 +147,7 @@ def test_compaction(benchmark: Any, storage: RetryingStorage, rounds: int) -> No
     judge(benchmark, case, {"base": before, "stored": after}, bar=5, rounds=rounds)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("many", "rows"), [(60, 50), (40, 1000), (20, 6000)])
 def test_compaction_at_the_seal(
     benchmark: Any, storage: RetryingStorage, measuring: bool, many: int, rows: int

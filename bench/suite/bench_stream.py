@@ -70,6 +70,7 @@ def _steady_seconds(query: StreamingQuery) -> float:
     return statistics.median(p.durationMs["triggerExecution"] for p in batches) / 1000
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 def test_rows_per_second(
@@ -109,6 +110,7 @@ def test_rows_per_second(
         assert ratio >= BAR_ROWS
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 def test_added_latency(

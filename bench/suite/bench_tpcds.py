@@ -42,6 +42,7 @@ def tpcds(bench_spark: SparkSession, measuring: bool, cache: Path) -> SparkSessi
     return session
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.long_bench
 @pytest.mark.timeout(0)

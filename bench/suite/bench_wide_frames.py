@@ -37,6 +37,7 @@ def noop(df: DataFrame) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("columns", "kind"), CASES)
 def test_wide_frames(
     benchmark: Any,

@@ -7,6 +7,7 @@ reuses one stage, makes three, releases one of these, and runs `gc --delete`.
 import random
 from typing import Any
 
+import pytest
 from document import PICTURES, write_block
 from document import table as text_table
 from nights import figures_of
@@ -18,6 +19,7 @@ RETENTION = PICTURES.parent / "internals" / "retention.md"
 SHOWN = (1, 10, 20, 100, 365)
 
 
+@pytest.mark.soak
 def test_a_year(benchmark: Any, measuring: bool) -> None:
     """All three are flat behind the horizon; 25 nights as a plain test."""
     from durable_shuffle.bench.pages.pictures import year_picture

@@ -35,6 +35,7 @@ def test_a_service_that_cannot_be_measured_is_refused(tmp_path: Path) -> None:
         assert asked_peer(environment) is PEERS["celeborn"]
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_figures_need_rows_and_bytes(cache: Path, tmp_path: Path) -> None:
     """Its own seconds count; a service that took in nothing, or a failed query, has no figures."""

@@ -147,7 +147,7 @@ def test_consumer_killed_after_its_acknowledgement_resumes_behind_it(
 @pytest.mark.requirement("R-F135-16")
 @pytest.mark.requirement("R-F135-21")
 @pytest.mark.parametrize(
-    "schedules", [40, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+    "schedules", [15, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
 )
 def test_output_is_the_input_over_seeded_kill_schedules(
     made: SealedStage, job: ConsumerJob, spawn: Spawn, seed: int, schedules: int

@@ -51,6 +51,7 @@ def test_each_decoder_parses_or_refuses(tmp_path: Path, seed: int) -> None:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("bad", ["foreign", "memory", "crash", "bomb"])
 def test_the_fuzzer_sees_what_it_looks_for(tmp_path: Path, seed: int, bad: str) -> None:
     """A decoder that raises something else, takes too much, or dies is a failure."""

@@ -114,6 +114,7 @@ def swaps(keys: list[str], rng: random.Random) -> Iterator[tuple[str, str]]:
         yield key, rng.choice(keys[:at] + keys[at + 1 :])
 
 
+@pytest.mark.soak
 def test_verify_names_every_misplaced_record_and_index(ids: SeededIds, seed: int) -> None:
     """Any control record and index of a job in the place of any other of its job or another's."""
     storage = MemoryStorage()

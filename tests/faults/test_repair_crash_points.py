@@ -234,6 +234,7 @@ def rules(calls: list[tuple[str, tuple[str, ...]]]) -> Iterator[Rule]:
             yield Rule(verb, when=when, nth=same, fault=fault)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F135-2")
 @pytest.mark.requirement("R-F135-22")
 @pytest.mark.parametrize("act", [repair, run_again])

@@ -24,11 +24,13 @@ def bound(writer_mib: int) -> int:
     return 3 * writer_mib + 64
 
 
+@pytest.mark.soak
 def test_thirty_times_the_writers_memory_stays_within_the_bound(tmp_path: Path) -> None:
     """With 16 MiB for writing, 480 MiB of rows."""
     assert max(peaks(tmp_path / "whole", 480, "generator", 16)) <= bound(16)
 
 
+@pytest.mark.soak
 def test_ten_times_the_data_takes_no_more_memory(tmp_path: Path) -> None:
     """48 and 480 MiB of rows have the same peak.
 
@@ -52,6 +54,7 @@ def test_ten_times_the_data_takes_no_more_memory(tmp_path: Path) -> None:
         assert after <= 1.1 * before
 
 
+@pytest.mark.soak
 def test_groups_larger_than_memory_stay_on_scratch(tmp_path: Path) -> None:
     """Twelve times the memory for reducing goes through scratch within the same bound.
 

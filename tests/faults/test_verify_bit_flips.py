@@ -70,6 +70,7 @@ def places(stored: Stored) -> dict[str, list[tuple[Path, int]]]:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F135-22")
 def test_each_of_200_random_bit_flips_is_found(stored: Stored, seed: int) -> None:
     """One flipped bit, anywhere in what the logs commit, gives a finding that names the object."""

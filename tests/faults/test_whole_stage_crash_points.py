@@ -192,6 +192,7 @@ def on_s3(server: S3Server) -> FsspecStorage:
     return FsspecStorage(f"s3://{server.bucket}/{RandomIds().new_id()}", server.options)
 
 
+@pytest.mark.soak
 @pytest.mark.s3
 @pytest.mark.timeout(3600)
 def test_a_point_on_s3(seed: int, s3_server: S3Server) -> None:

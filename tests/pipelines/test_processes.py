@@ -21,6 +21,7 @@ def waiting(folder: Path, name: str) -> int:
     return int(found[0].read_text())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-ARR-16")
 @pytest.mark.requirement("R-F135-20")
 @pytest.mark.requirement("R-F135-26")

@@ -107,6 +107,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         found.coordinator.wait()
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("R-MZ-11")
 def test_updated_suspended_and_resumed_while_tasks_are_killed(terminals: Terminals) -> None:
     """From other terminals alone; every event is there once in the end, by all consumers."""
@@ -146,6 +147,7 @@ def test_updated_suspended_and_resumed_while_tasks_are_killed(terminals: Termina
     }
 
 
+@pytest.mark.soak
 def test_a_coordinator_that_is_killed_and_started_again(terminals: Terminals) -> None:
     """The next one goes on with what was asked for, not with what it was described by at first."""
     terminals.run({"copy": 1})

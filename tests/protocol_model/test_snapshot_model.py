@@ -18,6 +18,7 @@ def read_from_snapshot(state: SnapshotState) -> bool:
     return bool(state.snapshots) and all_over(state)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("model", "states"),
     [

@@ -29,6 +29,7 @@ def recovery(folder: Path, *arguments: str, **environment: str) -> tuple[dict[st
     return json.loads(figures.read_text()), done.stdout
 
 
+@pytest.mark.soak
 def test_a_kill_is_measured_and_shown(tmp_path: Path, seed: int) -> None:
     """An executor dies in the reduce stage, no map task runs again, and Chromium shows the kill."""
     page = tmp_path / "bench.html"

@@ -29,6 +29,7 @@ def _sent_by_value() -> Iterator[None]:
     unregister_pickle_by_value(unstable_programs)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("again", ["released", "never"])
 def test_what_was_built_on_earlier_rows_is_computed_again(

@@ -23,6 +23,7 @@ CALLS: dict[str, Callable[[DurableShuffle, DataFrame], object]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", CALLS)
 def test_interrupt_all_ends_a_call(
     session: SparkSession, root: str, tmp_path: Path, call: str

@@ -44,6 +44,7 @@ def _rows(df: DataFrame) -> list[tuple[object, ...]]:
     return sorted(map(tuple, df.select("id", *shown).collect()))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_rows_are_those_of_spark(session: SparkSession, root: str, column: str) -> None:
     """Rows and schema are equal in the run that stores and in a run that reuses."""

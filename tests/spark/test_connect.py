@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from identity_matrix import CASES
+from identity_matrix import connect_cases
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine.connect import ConnectEngine
@@ -17,15 +17,26 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 ROWS = [[i % 7, i] for i in range(40)]
 
 
+STEP = 3
+"""From case to case of the identity matrix that always run."""
+
+
+def what_a_client_sees(programs: Any, folder: Path, step: int) -> dict[str, Any]:
+    pytest.importorskip("grpc")
+    runs = folder / "runs"
+    runs.mkdir()
+    answer: dict[str, Any] = programs.run("connect_client", folder, runs, step)
+    return {**answer, "folder": folder}
+
+
 @pytest.fixture(scope="module")
 def seen(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the client saw, and the folder in which it worked."""
-    pytest.importorskip("grpc")
-    folder = tmp_path_factory.mktemp("connect")
-    runs = folder / "runs"
-    runs.mkdir()
-    answer: dict[str, Any] = programs.run("connect_client", folder, runs)
-    return {**answer, "folder": folder}
+    return what_a_client_sees(programs, tmp_path_factory.mktemp("connect"), STEP)
+
+
+def names_of_cases(step: int) -> list[str]:
+    return [f"{case.row}: {case.what}" for case in connect_cases(step)]
 
 
 def test_rows_stand_where_spark_puts_them(seen: dict[str, Any]) -> None:
@@ -81,10 +92,17 @@ def test_plans_that_differ_are_told_apart(seen: dict[str, Any]) -> None:
 
 
 def test_identity_matrix(seen: dict[str, Any]) -> None:
-    """Each row of the page in both directions: a relevant change misses, an irrelevant one hits."""
-    cases = [f"{case.row}: {case.what}" for case in CASES if case.on_connect is not None]
-    assert list(seen["matrix"]) == cases
+    """Rows of the page in both directions: a relevant change misses, an irrelevant one hits."""
+    assert list(seen["matrix"]) == names_of_cases(STEP)
     assert {name: wrong for name, wrong in seen["matrix"].items() if wrong} == {}
+
+
+@pytest.mark.soak
+def test_whole_identity_matrix(programs: Any, tmp_path: Path) -> None:
+    """Each row of the page."""
+    found = what_a_client_sees(programs, tmp_path, 1)["matrix"]
+    assert list(found) == names_of_cases(1)
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
 def test_what_the_server_names_is_recognised(seen: dict[str, Any]) -> None:

@@ -50,6 +50,7 @@ def given_again(calls: list[list[int]]) -> set[int]:
     return {v for v, n in counts.items() if n > 1}
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("R-F135-1")
 def test_executor_killed_after_four_acknowledgements(
     tmp_path: Path, root: str, programs: Any

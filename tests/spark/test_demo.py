@@ -10,6 +10,7 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_demo_survives_its_kills_and_says_so(tmp_path: Path, *, full: bool) -> None:
     """The kills hit during the run, all rows are DuckDB's, and no committed producer ran again."""

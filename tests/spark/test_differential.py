@@ -53,6 +53,7 @@ def check(family: Family, seeds: list[str]) -> None:
     assert family.tally.refused < family.tally.programs / 4, "Spark refuses too many programs"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(EVERYDAY_BATCHES))
 def test_random_programs(
     spark: SparkSession, tables: Path, root: str, everyday_seed: int, batch: int
@@ -70,6 +71,7 @@ def test_random_programs_many(
     check(Family(spark, tables, root), [f"{seed}-{part}-{i}" for i in range(PART_BATCHES)])
 
 
+@pytest.mark.soak
 def test_a_second_process_runs_no_producer(
     spark: SparkSession, tables: Path, root: str, everyday_seed: int, programs: Any
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_second_process_runs_no_producer(
     assert found["ran"] == [[] for _ in known]
 
 
+@pytest.mark.soak
 def test_a_family_finds_lost_rows_and_shrinks(
     spark: SparkSession, tables: Path, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ SHOWN = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", SHOWN, ids=range(len(SHOWN)))
 def test_programs_that_were_not_recognised(spark: SparkSession, root: str, text: str) -> None:
     """Queries that ran again in a second session because a name contained a JVM counter."""

@@ -29,6 +29,7 @@ def committed(url: str) -> set[int]:
     return {int(match[1]) for match in found if match}
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("R-F135-19")
 def test_killed_driver_is_finished_on_hdfs(
     cluster: HdfsCluster, programs: Any, tmp_path: Path

@@ -60,6 +60,7 @@ def execute(spark: SparkSession, statement: str) -> None:
         connection.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", CALLS)
 def test_jdbc_tables_and_pushed_filters(
     spark: SparkSession, tables: Callable[..., DataFrame], root: str, call: str
@@ -134,6 +135,7 @@ class Days(DataSource):
         return Reader()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", CALLS)
 def test_data_source_v2_options(spark: SparkSession, root: str, call: str) -> None:
     """Options, filters and limits distinguish inputs of a source that shows nothing else."""

@@ -258,6 +258,7 @@ def frame_of(
     return spark.createDataFrame(data, schema, verifySchema=False).coalesce(1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
 @pytest.mark.parametrize("schema", [FLAT, NESTED], ids=["flat", "nested"])
 def test_every_type_is_read_back_as_it_was(
@@ -266,6 +267,7 @@ def test_every_type_is_read_back_as_it_was(
     check(frame_of(session, schema, 1500, seed), compression=compression)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("nulls", [0.0, 1.0])
 @pytest.mark.parametrize("schema", [FLAT, NESTED], ids=["flat", "nested"])
 def test_columns_without_nulls_and_of_nulls_only(
@@ -320,6 +322,7 @@ def test_all_rows_in_the_producers_own_partition(session: SparkSession) -> None:
         assert decoded(batch, task, encoding, stored) == {task: rows}
 
 
+@pytest.mark.soak
 def test_500_columns_and_no_rows(session: SparkSession) -> None:
     wide = session.range(0, 5000, 1, 1).select(
         "id", *((F.col("id") * i).cast(("int", "string", "boolean")[i % 3]) for i in range(500))

@@ -218,6 +218,7 @@ def until(there: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.soak
 def test_executors_killed_in_mid_write_and_in_mid_read(
     tmp_path: Path, root: str, programs: Any
 ) -> None:

@@ -154,6 +154,7 @@ def kill_at(
             check(place, again, place.committed())
 
 
+@pytest.mark.soak
 def test_a_driver_dies_behind_the_first_map_tasks(
     programs: Any, s3_server: S3Server, tmp_path: Path
 ) -> None:

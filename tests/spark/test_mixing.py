@@ -172,6 +172,7 @@ def rows(session: SparkSession, table: DataFrame) -> DataFrame:
     )
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", PROVEN)
 def test_proven(rows: DataFrame, name: str) -> None:
     """Producers of two runs may be mixed, with or without a shuffle above."""

@@ -122,6 +122,7 @@ CASES: dict[str, Callable[[SparkSession, str], DataFrame]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "case"), every(BLIND, CASES))
 def test_names_that_no_row_depends_on(
     session: SparkSession,

@@ -84,6 +84,7 @@ class _LargeRows:
         return "the rows as they are"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("_sent_by_value")
 @pytest.mark.parametrize("step", ["row_number", "count"])
 def test_rows_turn_out_large_on_the_way(session: SparkSession, tmp_path: Path, step: str) -> None:

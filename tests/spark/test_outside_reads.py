@@ -98,6 +98,7 @@ def test_a_map_function_that_looks_into_a_folder(
     assert folder in why
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("call", CALLS)
 def test_functions_in_sparks_own_workers(
     spark: SparkSession, root: str, tmp_path: Path, call: str

@@ -47,6 +47,7 @@ def check(session: SparkSession, root: str, folder: Path, format_: str, *case: s
     assert found == [found[0]] * 3, found
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("way", "mode"), [(way, "static") for way in OF_FILES] + [(way, "dynamic") for way in DYNAMIC]
 )

@@ -95,6 +95,7 @@ def driver(programs: Any, tmp_path_factory: pytest.TempPathFactory) -> Driver:
     return Driver(programs, tmp_path_factory.mktemp("cluster"))
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("R-ARR-16")
 @pytest.mark.requirement("R-F46-11")
 def test_executors_are_killed_while_it_is_operated_from_outside(
@@ -160,6 +161,7 @@ def test_a_python_worker_is_killed(driver: Driver, tmp_path: Path) -> None:
     assert all_once(folder)
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("R-F46-21")
 @pytest.mark.requirement("R-ARR-16")
 def test_fewer_slots_than_tasks(driver: Driver, tmp_path: Path) -> None:

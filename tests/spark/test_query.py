@@ -39,6 +39,7 @@ def shuffle_of(session: SparkSession, root: str, **options: object) -> DurableSh
     return DurableShuffle(session, root, job="tests", **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("query", SAMPLE)
 def test_tpch_sample(tpch: SparkSession, root: str, answers: Answers, query: str) -> None:
     """Rows are DuckDB's, in Spark's own order; the same query again runs no producer."""
@@ -57,6 +58,7 @@ def test_tpch_all(
     check_query(tpch, root, answers, query)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("query", ["q02", "q03", "q05", "q08", "q10", "q12"])
 def test_true_sizes_change_joins_to_broadcasts(
     tpch: SparkSession, root: str, answers: Answers, query: str
@@ -118,6 +120,7 @@ def _with_udf(session: SparkSession, folder: Path) -> DataFrame:
     return _query(session, folder).withColumn("s", more("s")).orderBy("s")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", [_with_filter, _with_file, _with_setting])
 def test_a_change_below_the_first_exchange_runs_all(
     session: SparkSession, root: str, tmp_path: Path, change: Change
@@ -180,6 +183,7 @@ def test_every_kind_of_exchange(session: SparkSession, root: str) -> None:
     assert kinds == {"hash", "single", "round_robin", "range"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "order", ["a asc nulls last, b desc", "b desc nulls first, a asc", "c desc"]
 )
@@ -312,6 +316,7 @@ def test_streams_are_refused(session: SparkSession, root: str) -> None:
         shuffle_of(session, root).query(stream)
 
 
+@pytest.mark.soak
 def test_a_wide_plan(session: SparkSession, root: str, tmp_path: Path) -> None:
     """More columns than one generated class can hold, and a union of several sides."""
     folder = str(tmp_path / "facts")

@@ -94,6 +94,7 @@ def test_partitions_are_read_one_by_one_if_spark_may_not_coalesce(
     assert shuffle_of(tables, root).query(df).rdd.getNumPartitions() == 8
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "kind", ["LEFT OUTER", "RIGHT OUTER", "FULL OUTER", "LEFT SEMI", "LEFT ANTI"]
 )

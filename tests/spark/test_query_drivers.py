@@ -69,6 +69,7 @@ def _seals(root: Path) -> list[Path]:
     return list(root.glob(f"tests/*/log/{1:010d}"))
 
 
+@pytest.mark.soak
 def test_chaos_sample(tmp_path: Path, seed: int) -> None:
     """The seed chooses a query. On a cluster of two executors, SIGKILL hits an executor and later
     the driver at a random point. Rows are right and no committed producer runs again."""

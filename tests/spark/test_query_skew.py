@@ -50,6 +50,7 @@ def shared(durable: DurableShuffle) -> list[str]:
     return [text for text in durable.report().adapted if "because of skew" in text]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hint", ["MERGE(b)", "SHUFFLE_HASH(b)"])
 def test_joins(tables: SparkSession, root: str, kind: str, hint: str) -> None:
@@ -63,6 +64,7 @@ def test_joins(tables: SparkSession, root: str, kind: str, hint: str) -> None:
     assert rows_of(shuffle_of(tables, root, reuse="require").query(df)) == rows_of(df)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows_in", ["python", "jvm"])
 def test_every_way_to_read(tables: SparkSession, root: str, rows_in: str) -> None:
     """Python workers and the JVM read the same slices; the map side above them is stored."""
@@ -88,6 +90,7 @@ def test_slices_of_storage_without_files(
     assert shared(durable)
 
 
+@pytest.mark.soak
 def test_rows_that_must_stay_together_are_not_divided(tables: SparkSession, root: str) -> None:
     """A GROUP BY on the join key, or another join on it, needs all rows of a key in one task."""
     for text in (
@@ -100,6 +103,7 @@ def test_rows_that_must_stay_together_are_not_divided(tables: SparkSession, root
         assert shared(durable) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("hint", ["REBALANCE(k)", "REBALANCE(8, k)"])
 def test_a_rebalance_that_is_only_mapped(tables: SparkSession, root: str, hint: str) -> None:
     """Several tasks share a large partition, and so a key."""
@@ -123,6 +127,7 @@ def test_a_rebalance_below_another_exchange(tables: SparkSession, root: str) -> 
     assert all(stage.map_tasks_run == 0 for stage in again.report().stages)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "text",
     [

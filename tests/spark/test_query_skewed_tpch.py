@@ -44,6 +44,7 @@ def dividing(session: SparkSession, partitions: int, least: str) -> None:
     session.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", least)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("query", DIVIDED)
 def test_skewed_sample(session: SparkSession, files: TpchFiles, root: str, query: str) -> None:
     """Large partitions are divided; rows are DuckDB's; a second run runs no producer."""

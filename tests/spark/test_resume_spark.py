@@ -36,6 +36,7 @@ def numbers(session: SparkSession, partitions: int = 4) -> DataFrame:
 EXPECTED = sorted((i % 7, i) for i in range(40))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.also_with_storage_faults
 @pytest.mark.requirement("R-F135-19")
 def test_resume_calls_no_producer(session: SparkSession, root: str, counter: Any) -> None:
@@ -62,6 +63,7 @@ def test_resume_calls_no_producer(session: SparkSession, root: str, counter: Any
     assert (stage.map_tasks_reused, stage.map_tasks_rerun, stage.retries) == (4, 0, 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.also_with_storage_faults
 def test_only_missing_producers_run(
     session: SparkSession,

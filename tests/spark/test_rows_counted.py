@@ -56,6 +56,7 @@ STORED: dict[str, Callable[[DurableShuffle, DataFrame], DataFrame]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", STORED)
 def test_rows_without_columns_are_rows(
     session: SparkSession, shuffle: DurableShuffle, way: str
@@ -90,6 +91,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.soak
 def test_exchanges_that_need_no_column_keep_their_rows(
     session: SparkSession, shuffle: DurableShuffle
 ) -> None:
@@ -217,6 +219,7 @@ WAYS: dict[str, Callable[[DurableShuffle, DataFrame], DataFrame]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_lost_on_the_way_are_never_committed(
     session: SparkSession,

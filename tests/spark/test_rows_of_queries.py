@@ -24,6 +24,7 @@ def summed(session: SparkSession, folder: Path, least: int = 0) -> DataFrame:
     return df.groupBy((F.col("id") % 5).alias("k")).agg(F.sum("id").alias("s"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", CALLS)
 def test_rows_of_a_query_are_recognised(
     session: SparkSession, root: str, tmp_path: Path, call: str

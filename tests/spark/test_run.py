@@ -97,6 +97,7 @@ def test_a_file_of_statements_goes_on_where_it_failed(tmp_path: Path) -> None:
     assert rows == [(0, 18), (1, 12), (2, 15)]
 
 
+@pytest.mark.soak
 def test_the_second_driver_loads_classes_from_the_archive_of_the_first(tmp_path: Path) -> None:
     """Thousands of them, as its JVM says; stdout has no word of that."""
     (tmp_path / "in").mkdir()

@@ -72,6 +72,7 @@ class Job:
         return {log: max(len(list(log.glob("0*"))) - 1, 0) for log in logs}
 
 
+@pytest.mark.soak
 def test_killed_after_the_map_and_inside_the_reducer(
     session: SparkSession, programs: Any, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def differing(wanted: list[Script], programs: Any, folder: Path, seed: int) -> l
     return wrong
 
 
+@pytest.mark.soak
 def test_a_sample_of_scripts(programs: Any, tmp_path: Path, seed: int) -> None:
     """One, with CREATE OR REPLACE, MERGE and INSERT."""
     assert differing(SAMPLE, programs, tmp_path, seed) == []

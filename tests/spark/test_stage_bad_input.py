@@ -48,6 +48,7 @@ def with_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(0, "k", pa.nulls(batch.num_rows, pa.int64()))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -83,6 +84,7 @@ def test_map_with_another_schema_is_named(
     assert not any(stage.status == "stored" for stage in shuffle.stages())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("declared", "values"),
     [

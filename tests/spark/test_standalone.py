@@ -114,6 +114,7 @@ def only(answer: dict[str, Any]) -> dict[str, Any]:
     return dict(stage)
 
 
+@pytest.mark.soak
 def test_executors_go_to_zero_and_nothing_runs_again(start: Any) -> None:
     """With dynamic allocation no executor is kept for a stored stage; later ones read it."""
     with start() as cluster:

@@ -64,6 +64,7 @@ def test_long_histories(seen_in_the_rest: dict[str, Any], history: str, row: str
     assert seen_in_the_rest[history][row] == []
 
 
+@pytest.mark.soak
 def test_tables_on_connect(programs: Any, tmp_path: Path) -> None:
     """The provider of each table is asked, as Delta prints as Parquet there."""
     pytest.importorskip("grpc")
@@ -75,6 +76,7 @@ def test_tables_on_connect(programs: Any, tmp_path: Path) -> None:
 SOME = ("delta:merge", "delta:own rows", "iceberg:behind its own rows", "iceberg:create")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "wanted", [SOME, pytest.param(("delta:*", "iceberg:*"), marks=pytest.mark.soak)], ids=len
 )

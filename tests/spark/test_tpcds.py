@@ -39,6 +39,7 @@ def check_query(session: SparkSession, root: str, name: str) -> None:
     assert again.report().total()["map_tasks_run"] == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_tpcds_sample(session: SparkSession, folder: Path, root: str, name: str) -> None:
     """With sort-merge joins, so that there are many cuts."""
@@ -90,6 +91,7 @@ def check_statements(session: SparkSession, root: str, name: str) -> None:
     assert stored[1] == 0
 
 
+@pytest.mark.soak
 def test_statements_over_one_query(
     session: SparkSession, folder: Path, root: str, own: str
 ) -> None:

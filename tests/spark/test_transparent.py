@@ -43,6 +43,7 @@ def _made(session: SparkSession, folder: Path, *, by: str | None = None) -> str:
     return "own.t"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["query", "transparent"])
 @pytest.mark.parametrize("by", [None, "k"])
 def test_no_table_that_is_read_is_overwritten(

@@ -41,6 +41,7 @@ def connected(spark: SparkSession, cut: dict[str, Any], stop: int | None = None)
     return {row.a: row.label for row in labels.collect()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F135-19")
 @pytest.mark.parametrize(
     "cut",

@@ -58,6 +58,7 @@ def keys(df: DataFrame) -> list[str]:
     return sorted(row["_c0"] for row in df.select("_c0").collect())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("count", [1, 12])
 def test_rows_of_a_file_that_was_replaced_are_not_those_of_the_old_one(

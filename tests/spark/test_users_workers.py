@@ -29,6 +29,7 @@ print(json.dumps({"ids": sorted(row.id for row in stored.collect()), "paths": pa
 """
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_workers_that_import_pyspark_from_its_zip(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def placed(df: DataFrame) -> list[list[str]]:
     return df.rdd.glom().map(lambda rows: sorted(map(str, rows))).collect()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", sorted(CALLS))
 @pytest.mark.parametrize("columns", [99, 101, 1200])
 def test_rows_stand_where_spark_puts_them(
@@ -53,6 +54,7 @@ def test_rows_stand_where_spark_puts_them(
     assert all(stage.rows == 200 for stage in shuffle.report().stages)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", ["checkpoint", "hash", "turns"])
 def test_columns_cost_no_calls(
     session: SparkSession,

@@ -73,6 +73,7 @@ def test_module_edited_and_loaded_anew(module: Path, root: str) -> None:
     assert [run for run in fresh["runs"] if run[1] != "reused"] == []
 
 
+@pytest.mark.soak
 def test_executors_with_another_file(module: Path, root: str) -> None:
     """Workers that find another file under the module's name are refused by name, however the
     function runs; plain Spark continues."""

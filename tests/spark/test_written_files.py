@@ -48,6 +48,7 @@ def _files(df: DataFrame, folder: Path, by: str | None) -> list[list[int]]:
     return [pq.ParquetFile(path).read(["ts"]).column(0).to_pylist() for path in paths]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_as_many_files_as_spark_writes(

@@ -159,6 +159,7 @@ def read_on(storage: Storage) -> None:
 WAYS = ("pod identity", "container", "container, token", "web identity", "instance")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_credentials_of_a_role_are_renewed_before_they_expire(
     bare: pytest.MonkeyPatch, tmp_path: Path, way: str

@@ -24,6 +24,7 @@ with run_s3_server(Path(sys.argv[1]), clock=SystemClock()) as server:
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("end", ["exit", "kill"])
 def test_server_ends_with_its_owner(tmp_path: Path, end: str) -> None:
     """After a normal end and after SIGKILL of the owner nobody listens any more."""

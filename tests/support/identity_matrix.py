@@ -366,3 +366,8 @@ CASES = [
         unrecognised=True,
     ),
 ]
+
+
+def connect_cases(step: int) -> list[Case]:
+    """Return every so-many-th of the cases that Connect has, too."""
+    return [case for case in CASES if case.on_connect is not None][::step]

@@ -18,6 +18,7 @@ WRONG = {
 """What a user could get wrong: what stands in the file, and what it becomes."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "command",
     [("mypy", "--strict"), ("pyright", "--pythonpath", sys.executable)],

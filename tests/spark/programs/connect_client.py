@@ -1,7 +1,8 @@
-"""A Spark Connect client with a local server: `connect_client.py ROOT FOLDER`; one JSON line.
+"""A Spark Connect client with a local server: `connect_client.py ROOT FOLDER STEP`.
 
 A process cannot have both a classic and a Connect session, so these checks run in this one. The
-answer holds the observations of each step; the test judges them.
+answer, one JSON line, holds the observations of each step; the test judges them. STEP is that from
+case to case of the identity matrix.
 """
 
 import json
@@ -315,16 +316,14 @@ def inputs(spark: SparkSession, folder: Path) -> dict[str, str]:
     return all_steps(spark, folder)
 
 
-def matrix(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
-    """Return the errors of each case of the identity matrix."""
+def matrix(spark: SparkSession, folder: Path, step: int) -> dict[str, list[str]]:
+    """Return the errors of every so-many-th case of the identity matrix."""
     from identity_judge import OneDriver, World, judge
-    from identity_matrix import CASES
+    from identity_matrix import connect_cases
 
     found = {}
     shuffle = DurableShuffle(spark, f"{folder}/root", job="matrix")
-    for number, case in enumerate(CASES):
-        if case.on_connect is None:
-            continue
+    for number, case in enumerate(connect_cases(step)):
         place = folder / str(number)
         place.mkdir(parents=True)
 
@@ -403,7 +402,7 @@ def streams(spark: SparkSession, root: str) -> dict[str, Any]:
     }
 
 
-def main(root: str, folder: str) -> None:
+def main(root: str, folder: str, step: str) -> None:
     """Run all parts."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
     # PySpark's destructor of a checkpoint calls the server. If Python's collector runs it inside
@@ -421,7 +420,7 @@ def main(root: str, folder: str) -> None:
     answer = {
         "workers": workers(spark, f"{root}/workers"),
         "told": told_apart(spark, f"{root}/told"),
-        "matrix": matrix(spark, Path(root, "matrix")),
+        "matrix": matrix(spark, Path(root, "matrix"), int(step)),
         "inputs": inputs(spark, Path(root, "inputs")),
         "stages": stages(spark, f"{root}/stages", folder),
         "python": python_stages(spark, f"{root}/python"),

@@ -22,6 +22,7 @@ from durable_shuffle.shuffle.consume.outputs import write_output
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("R-F135-1")
 def test_five_kills_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
     """A real process, five real kills, status 0, and a table that says so."""

@@ -21,6 +21,7 @@ STREAM = "durable_shuffle.bench.enrich_demo.stream"
 ENDS = [JobResult(JobPhase.SUSPENDED), JobResult(JobPhase.FINISHED)]
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("R-F46-11")
 def test_suspended_killed_resumed_and_drained(tmp_path: Path, seed: int) -> None:
     """Real processes, two real kills, status 0, and every event once in the Parquet files."""
@@ -86,6 +87,7 @@ def test_a_wrong_country_is_found(tmp_path: Path) -> None:
         EnrichDemoOptions(-1, 1)
 
 
+@pytest.mark.soak
 def test_ctrl_c_suspends_and_the_next_run_goes_on(tmp_path: Path) -> None:
     """The job as users start it, twice, interrupted with all its processes: every event once."""
     out = tmp_path / "out"

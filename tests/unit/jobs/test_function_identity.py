@@ -268,6 +268,7 @@ USES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("use", USES)
 def test_source_of_modules_counts(tmp_path: Path, use: str) -> None:
     """A changed module differs, also when only another module imports it; equal copies do not."""

@@ -10,6 +10,7 @@ TURNED = ("masked array", "state setter")
 """Pickling turns these into other things: a fill value is set, the class is another one."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_equal_identity_means_equal_observation(tmp_path: Path, seed: int) -> None:
     """Each pair shows a difference in a worker, and so has two digests; in another process with

@@ -289,6 +289,7 @@ def fuzzed(jvm: Any, harness: Harness, seed: int, count: int, *, checked: bool) 
     assert count // 10 < damaged < count * 9 // 10, "the harm done is too small or too large"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("checked", [True, False], ids=["checked", "plain"])
 def test_damaged_frames_are_an_error(
     jvm: Any, harness: Harness, seed: int, *, checked: bool

@@ -165,6 +165,7 @@ def test_another_consumer_gets_the_memory_that_it_asks_for(
     assert harness.kept == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("max_frame_mib", [256, 16])
 def test_a_row_of_300_mb(harness: Harness, max_frame_mib: int) -> None:
     long = (11, 300_000_000)

@@ -368,6 +368,7 @@ def fuzzed(root: Path, ids: SeededIds, reader: MakeReader, trials: int) -> None:
     assert "foreign" not in kinds
 
 
+@pytest.mark.soak
 def test_harmed_files_give_what_python_gives(
     root: Path, ids: SeededIds, reader: MakeReader
 ) -> None:

@@ -10,6 +10,7 @@ from durable_shuffle.recovery.job.phases import JobPhase
 SAMPLE, MANY = 30, 10_000
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.requirement("R-ARR-2", "R-ARR-8", "R-ARR-10", "R-MZ-3", through="product")
 @pytest.mark.requirement("R-ARR-3", through="product")
 @pytest.mark.requirement("R-ARR-20", through="product")

@@ -143,6 +143,7 @@ def test_long_extents_stay_where_they_are(ids: SeededIds) -> None:
     assert info.size_bytes < 6 * PARTITIONS * 2000
 
 
+@pytest.mark.soak
 @given(seed=st.integers(0, 2**32), producers=st.integers(0, 12), small=st.integers(1, 5000))
 def test_any_stage_reads_the_same(seed: int, producers: int, small: int) -> None:
     """Whatever the sizes and whatever counts as small."""

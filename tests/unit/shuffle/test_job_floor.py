@@ -179,6 +179,7 @@ def test_a_driver_without_a_listing_claims_behind_the_others(
     assert read_job(storage, "job") == claimed.state
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("deleted", range(0, 90, 7))
 def test_a_purge_that_died_is_done_again(
     storage: MemoryStorage, ids: SeededIds, deleted: int

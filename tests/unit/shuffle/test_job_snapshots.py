@@ -83,6 +83,7 @@ def test_a_snapshot_is_the_state(ids: SeededIds, seed: int) -> None:
             restored = again
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("released", [0, 11_970], ids=["all live", "30 live"])
 def test_opening_a_job_with_12000_stages_in_its_past(
     request: pytest.FixtureRequest, storage: MemoryStorage, ids: SeededIds, released: int

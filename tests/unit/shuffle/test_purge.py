@@ -156,6 +156,7 @@ def test_a_writer_that_comes_late_but_within_the_horizon_meets_the_release(
         log.append(StageUse(ids.new_id(), 1, *names))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "nights", [30, pytest.param(365, marks=pytest.mark.soak)], ids=["nights", "a year"]
 )

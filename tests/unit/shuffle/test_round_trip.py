@@ -155,6 +155,7 @@ def test_edges_of_the_shape(batches: list[list[int]], segments: int) -> None:
         assert found == segments if segments < 2 else found >= segments
 
 
+@pytest.mark.soak
 def test_seventy_thousand_partitions(ids: SeededIds) -> None:
     """Ids of 32 bits; most subpartitions are empty, and say so."""
     partitions, rng = 70_000, random.Random(3)

@@ -184,6 +184,7 @@ def test_work_per_row_does_not_grow_with_distinct_keys(monkeypatch: pytest.Monke
         assert rows <= ordered(rows, 30_000) <= 8 * rows
 
 
+@pytest.mark.soak
 def test_time_per_group_does_not_grow_with_distinct_keys() -> None:
     """Four times the keys take about four times the CPU time: a quarter of slack for the machine,
     where one more look at all keys would take sixteen times as long."""
@@ -215,6 +216,7 @@ def numbered(rng: random.Random, rows: int, distinct: int) -> pa.RecordBatch:
     return pa.record_batch([keys, pa.array(range(rows))], schema=schema)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("distinct", [1, 7, 10_000])
 @pytest.mark.parametrize("runs", [1, 2, 5, FAN_IN, FAN_IN + 1, 3 * FAN_IN + 2])
 def test_runs_merge_to_the_same_order(runs: int, distinct: int, seed: int) -> None:
@@ -238,6 +240,7 @@ def test_runs_merge_to_the_same_order(runs: int, distinct: int, seed: int) -> No
     assert (scratch.written_bytes > 0) == (runs > 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("memory", [100_000_000, 500])
 @pytest.mark.parametrize("distinct", [1, 9, 5000])

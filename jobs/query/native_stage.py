@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from durable_shuffle.jobs.identity.jvm.calls import Jvm
-from durable_shuffle.jobs.stages.store import StoredStage
+from durable_shuffle.jobs.stages.stored_stage import SealedRows
 from durable_shuffle.recovery.skew import Read
 from durable_shuffle.shuffle.base.clock import Clock, RandomIds
 from durable_shuffle.shuffle.log.records import Seal
@@ -38,7 +38,7 @@ class NativeStage:
         return sum(self.partition_bytes)
 
 
-Source = StoredStage | NativeStage
+Source = SealedRows | NativeStage
 """What a piece of a query reads."""
 
 

@@ -1,16 +1,19 @@
 """Stores the missing exchanges of one planned query, independent ones at the same time.
 
 Going down from the result, a sealed stage makes everything below it unnecessary. The other cuts run
-bottom up. Each map side is one Spark job in its own thread; it starts when the stages that it reads
-are sealed. If the plan may still change, map sides run in waves: the query is planned again when
-all of a wave are sealed. Stages that are sealed already are opened before the first wave. So the
-plans of a later run follow from the same sizes.
+bottom up. Each map side is one Spark job in its own thread. It is planned, described and entered
+once the map tasks below have committed, and its tasks start when the stages that they read are
+sealed. If the plan may still change, map sides run in waves: the query is planned again when all of
+a wave have committed. Stages that are sealed already are opened before the first wave. So the plans
+of a later run follow from the same sizes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -22,147 +25,21 @@ from durable_shuffle.jobs.query.cut_work import CutWork
 from durable_shuffle.jobs.query.cuts import Cut, PlanPiece
 from durable_shuffle.jobs.query.native_stage import NativeStage, Source, sizes_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
+from durable_shuffle.jobs.query.sealed_cuts import Known, SealedCuts
 from durable_shuffle.jobs.spark_versions import thread_target
-from durable_shuffle.jobs.stages.built_on import reads_missing
 from durable_shuffle.jobs.stages.progress import ProgressView
+from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
-from durable_shuffle.jobs.stages.store import StoredStage
-from durable_shuffle.shuffle.log.records import Seal
-from durable_shuffle.shuffle.log.stage import StageHandle, StageState
+from durable_shuffle.jobs.stages.stored_stage import Ahead, SealedRows, StoredStage
+from durable_shuffle.serialization.errors import ConflictError
+from durable_shuffle.shuffle.base.side_by_side import side_by_side
+
+T = TypeVar("T")
 
 _AT_ONCE = 8
 """Map sides that may run at the same time, each in its own thread."""
 
-Known = tuple[StageHandle, StageState]
-"""A stage that was looked up just now, and its state."""
-
 _LEFT = "left to Spark: a driver that dies loses {:.1f} s of work, at_risk allows {:g} s"
-
-
-def whole_seal(state: StageState) -> Seal | None:
-    """Return the seal of a stage; None if none of it can be used, or not all of it."""
-    return None if state.damaged or state.unrecognised else state.seal
-
-
-class SealedCuts:
-    """Which cuts of a query are sealed; asks the storage once per stage.
-
-    Args:
-        runs: whether the query will run, so that damaged stages may be mended.
-        known: fingerprint -> what is known of a stored stage.
-    """
-
-    def __init__(
-        self,
-        query: PlannedQuery,
-        stages: StageRunner,
-        at_risk: AtRisk,
-        *,
-        runs: bool,
-        known: Mapping[str, Known],
-    ) -> None:
-        self._query, self._store, self._at_risk = query, stages.store, at_risk
-        self._runs = runs
-        self._least = stages.settings.result_least_bytes
-        self._known = dict(known)
-        self._seals: dict[str, Seal | None] = {}
-        self._stages: dict[str, StageHandle] = {}
-
-    def seal(self, cut: Cut) -> Seal | None:
-        """Return the seal of a cut's stage if nothing of it has to run."""
-        self._look_up([cut])
-        return self._seals[self._query.fingerprint(cut)]
-
-    def _look_up(self, cuts: Iterable[Cut]) -> None:
-        """Find out the seals of cuts, all at once."""
-        query = self._query
-        asked = {query.fingerprint(cut): query.identity(cut) for cut in cuts}
-        asked = {key: one for key, one in asked.items() if key not in self._seals}
-        if self._store.policy != "never":
-            new = [one for one in asked.values() if one.fingerprint not in self._known]
-            self._known |= self._store.stored_with_state(query.name, new, runs=self._runs)
-        for key, identity in asked.items():
-            self._seals[key] = self._seal_of(key, self._known.get(identity.fingerprint))
-
-    def _seal_of(self, key: str, known: Known | None) -> Seal | None:
-        if known is None or self._store.superseded(known[0]):
-            return None
-        stage, state = known
-        self._stages[key] = stage
-        return None if self._store.healing.hopeless(stage) else whole_seal(state)
-
-    def needed(self) -> dict[int, bool]:
-        """Return cut number -> whether its stage is sealed, for all cuts that are needed.
-
-        A stage that was built on one that has to be computed again is not used, either.
-        """
-        while True:
-            needed = self._needed()
-            cuts = {cut.number: self._query.fingerprint(cut) for cut in self._query.cuts}
-            missing = {cuts[number] for number, is_sealed in needed.items() if not is_sealed}
-            stale = [
-                cuts[number]
-                for number, is_sealed in needed.items()
-                if is_sealed and reads_missing(self._stages[cuts[number]], missing)
-            ]
-            if not stale:
-                return needed
-            self._seals |= dict.fromkeys(stale)
-
-    def _needed(self) -> dict[int, bool]:
-        needed: dict[int, bool] = {}
-
-        def look(piece: PlanPiece) -> None:
-            self._look_up(piece.cuts)
-            for cut in piece.cuts:
-                if cut.number not in needed:
-                    needed[cut.number] = self.seal(cut) is not None
-                    if not needed[cut.number]:
-                        look(cut.piece)
-
-        result = self._query.result_cut
-        if result is not None:
-            needed[result.number] = self.seal(result) is not None
-        if result is None or not needed[result.number]:
-            look(self._query.last)
-        return needed
-
-    def ready(self) -> list[Cut]:
-        """Return the missing exchanges that read sealed stages only."""
-        needed = self.needed()
-        return [
-            cut
-            for cut in self._query.cuts
-            if needed.get(cut.number) is False
-            and cut is not self._query.result_cut
-            and all(needed.get(below.number) for below in cut.piece.cuts)
-        ]
-
-    def taken_into_account(self) -> bool:
-        """Let the sealed stages stand for what they store; return whether the plan changed."""
-        query = self._query
-        for cut in list(query.cuts):
-            seal = self.seal(cut) if self.needed().get(cut.number) else None
-            if seal is not None:
-                query.place(cut)
-                query.sized(cut, seal)
-        return query.replan()
-
-    def result_stays_native(self) -> bool:
-        """Return True if it is already certain that the query's rows will not be stored."""
-        assert self._query.result_cut is not None
-        seals = [self.seal(cut) for cut in self._query.result_cut.piece.cuts]
-        known = [seal for seal in seals if seal is not None]
-        return len(known) == len(seals) and not self.stores_result(known)
-
-    def stores_result(self, below: Iterable[Seal | NativeStage]) -> bool:
-        """Return whether to store the query's rows, given the stages that the last piece reads."""
-        size = sum(sizes.data_bytes for sizes in below)
-        if self._at_risk.budget:
-            pays = not self._at_risk.allows(self._at_risk.expected(size))
-        else:
-            pays = size >= self._least
-        return pays and self._store.policy != "require"
 
 
 class QueryRun:
@@ -193,6 +70,10 @@ class QueryRun:
         self._at_risk = at_risk
         self._tag = f"durable-shuffle-{stages.ids.new_id()}"
         self._running: dict[Future[Source], Cut] = {}
+        self._foreseen: dict[Future[SealedRows], Future[Source]] = {}
+        """What gives a stage before it is sealed -> what gives it sealed; of running cuts."""
+        self._sealing: dict[Future[Source], SealedRows] = {}
+        self._finished: dict[int, Cut] = {}
         self._native_since: dict[int, float] = {}
         """Number of a cut that Spark runs now -> when it started."""
         self._must_store: set[int] = set()
@@ -203,10 +84,12 @@ class QueryRun:
         self.left: list[str] = []
         """What was left to Spark, and how much work was at risk then."""
 
-    def ensure(self) -> dict[int, Source]:
-        """Return cut number -> stage, for all cuts that are needed; run those that are missing.
+    def ensure(self, above: Callable[[Mapping[int, Source]], T], confirm: Callable[[], None]) -> T:
+        """Run the cuts that are needed and missing; return what is made of all of them.
 
-        The caller must `confirm` in the end.
+        Args:
+            above: gets cut number -> stage, beside the sealing of the last ones.
+            confirm: is called behind the last SEAL.
         """
         self._tell_plan()
         context, tag = self._spark.sparkContext, self._tag
@@ -216,17 +99,24 @@ class QueryRun:
             try:
                 self._start(pool)
                 while self._running:
+                    awaited: list[Future[Any]] = [*self._running, *self._foreseen, *self._sealing]
                     left = self._time_left()
-                    done, _ = wait(self._running, timeout=left, return_when=FIRST_COMPLETED)
+                    done, _ = wait(awaited, timeout=left, return_when=FIRST_COMPLETED)
+                    running = len(self._running)
                     for future in done:
-                        self._end(pool, future)
+                        self._take(pool, future)
                     if not done:
                         self._stop_late()
                         continue
+                    if len(self._running) == running:
+                        continue  # a stage was sealed that others read already
                     if self._running and self._query.may_adapt():
                         continue  # what is planned next must not depend on who ends first
                     self._plan_again()
                     self._start(pool)
+                _, result = side_by_side(
+                    lambda: self._seal_all(confirm), lambda: above(self.stored)
+                )
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 with suppress(Exception):  # of a stopped context; the first error counts
@@ -235,7 +125,19 @@ class QueryRun:
             finally:
                 with suppress(Exception):
                     context.removeJobTag(tag)
-        return self.stored
+        return result
+
+    def reports(self) -> list[StageReport]:
+        """Return what is stored so far, lower stages first."""
+        stored = (stage for _, stage in sorted(self.stored.items()))
+        every = [stage.report for stage in stored if isinstance(stage, StoredStage)]
+        # a query that is planned again may have several cuts that are one stage
+        return list({report.incarnation: report for report in every}.values())
+
+    def _seal_all(self, confirm: Callable[[], None]) -> None:
+        for future in list(self._sealing):
+            self._sealed_now(future)
+        confirm()
 
     def _plan_again(self) -> None:
         """Plan the query again until neither sizes nor equal exchanges change the plan.
@@ -308,13 +210,33 @@ class QueryRun:
         self._query.place(cut)
         self._started[self._query.fingerprint(cut)] = cut.number
         work: Callable[[], Source]
+        foreseen: Future[SealedRows] | None = None
         if self._is_left(cut):
             self._native_since[cut.number] = self._stages.store.clock.monotonic()
             work = partial(self._natively, cut)
         else:
             writing = CutWork(self._query, cut, self.stored)
-            work = partial(self._stages.store.ensure, writing, identity, confirms=False)
-        self._running[pool.submit(thread_target(self._spark, work))] = cut
+            ahead = Ahead(self._sealed_below(cut))
+            if not self._at_risk.budget:  # else it has to be known how long the stage took
+                foreseen = Future()
+                ahead = replace(ahead, foreseen=foreseen.set_result)
+            ensure = self._stages.store.ensure
+            work = partial(ensure, writing, identity, confirms=False, ahead=ahead)
+        future: Future[Source] = pool.submit(thread_target(self._spark, work))
+        self._running[future] = cut
+        if foreseen is not None:
+            self._foreseen[foreseen] = future
+
+    def _sealed_below(self, cut: Cut) -> Callable[[], None]:
+        """Return what waits until the stages that a cut reads are sealed, or raises."""
+        below = {id(self.stored.get(one.number)) for one in cut.piece.cuts}
+        pending = [future for future, one in self._sealing.items() if id(one) in below]
+
+        def wait() -> None:
+            for future in pending:
+                future.result()
+
+        return wait
 
     def _is_left(self, cut: Cut) -> bool:
         """Leave an exchange to Spark if the budget allows it, and if nothing of it is stored."""
@@ -364,8 +286,31 @@ class QueryRun:
                 self._must_store.add(number)
                 self._spark.sparkContext.cancelJobsWithTag(self._tag_of(number))
 
+    def _take(self, pool: ThreadPoolExecutor, future: "Future[Any]") -> None:
+        """Take note of what a future gives, if it has not become known otherwise."""
+        if future in self._running:
+            self._end(pool, future)
+        elif future in self._sealing:
+            self._sealed_now(future)
+        elif future in self._foreseen:
+            ending = self._foreseen.pop(future)
+            self._sealing[ending] = future.result()
+            self._finish(self._running.pop(ending), future.result())
+
+    def _sealed_now(self, future: "Future[Source]") -> None:
+        """Put the sealed stage in the place of what was foreseen."""
+        source, foreseen = future.result(), self._sealing.pop(future)
+        if sizes_of(source) != foreseen.seal:
+            raise ConflictError(f"another driver sealed {foreseen.handle.path.prefix!r}")
+        for number in [n for n, one in self.stored.items() if one is foreseen]:
+            self.stored[number] = source
+            self._tell(self._finished[number], source)
+
     def _end(self, pool: ThreadPoolExecutor, future: "Future[Source]") -> None:
         cut = self._running.pop(future)
+        for foreseen, ending in list(self._foreseen.items()):
+            if ending is future:
+                del self._foreseen[foreseen]
         try:
             source = future.result()
         except JVM_ERRORS:
@@ -379,7 +324,7 @@ class QueryRun:
         self._finish(cut, source)
 
     def _finish(self, cut: Cut, source: Source) -> None:
-        self.stored[cut.number] = source
+        self.stored[cut.number], self._finished[cut.number] = source, cut
         read = self._query.input_bytes(cut)
         self._query.place(cut)  # unless it started
         self._query.sized(cut, sizes_of(source))
@@ -387,12 +332,17 @@ class QueryRun:
             self._at_risk.takes(cut.number, source.seconds)
             self._at_risk.measured(read, source.seconds)
             self.left.append(f"{_title(cut)}: {_LEFT.format(source.seconds, self._at_risk.budget)}")
-            self._progress.left(cut.number, _title(cut), source.seconds)
-        else:
-            if source.report.map_tasks_run == source.report.map_tasks:
-                self._at_risk.measured(read, source.report.seconds)
-            self._progress.finished(cut.number, _title(cut), source.report)
+        elif isinstance(source, StoredStage) and not source.report.map_tasks_reused:
+            self._at_risk.measured(read, source.report.seconds)
+        self._tell(cut, source)
         self._at_risk.keeps(self._lost_with_driver())
+
+    def _tell(self, cut: Cut, source: Source) -> None:
+        """Say that a cut has ended."""
+        if isinstance(source, NativeStage):
+            self._progress.left(cut.number, _title(cut), source.seconds)
+        elif isinstance(source, StoredStage):
+            self._progress.finished(cut.number, _title(cut), source.report)
 
     def _lost_with_driver(self) -> set[int]:
         """Return the cuts that a later run would have to compute again, if they are not stored."""
@@ -410,7 +360,7 @@ class QueryRun:
         return lost
 
     def _is_stored(self, cut: Cut) -> bool:
-        return isinstance(self.stored.get(cut.number), StoredStage)
+        return isinstance(self.stored.get(cut.number), SealedRows)
 
 
 def _title(cut: Cut) -> str:

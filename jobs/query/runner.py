@@ -17,7 +17,8 @@ from durable_shuffle.jobs.query.cuts import Cut, schema_of
 from durable_shuffle.jobs.query.logical import split_bytes
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
-from durable_shuffle.jobs.query.run import Known, QueryRun, SealedCuts, whole_seal
+from durable_shuffle.jobs.query.run import QueryRun
+from durable_shuffle.jobs.query.sealed_cuts import Known, SealedCuts, whole_seal
 from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.explanation import Explanation, StageExplanation
 from durable_shuffle.jobs.stages.healing import healing
@@ -25,9 +26,7 @@ from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
-from durable_shuffle.jobs.stages.store import StoredStage
 from durable_shuffle.recovery.resume import unrecognised
-from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.base.words import StageAction, StageStatus, status_of
 from durable_shuffle.shuffle.log.stage import read_state
 
@@ -110,21 +109,19 @@ class QueryRunner:
         run = QueryRun(
             *(self._spark, self._engine, self._stages, query, progress, at_risk, check, known)
         )
+
+        def confirm() -> None:
+            anew = any(report.action != StageAction.REUSED for report in run.reports())
+            self.store.confirm(anew=anew)
+
         try:
-            stored = run.ensure()
+            result = run.ensure(query.result, confirm)
         except Exception:
-            earlier += [s.report for s in run.stored.values() if isinstance(s, StoredStage)]
+            earlier += run.reports()
             raise
-        # a query that is planned again may have several cuts that are one stage
-        every = [
-            stage.report for _, stage in sorted(stored.items()) if isinstance(stage, StoredStage)
-        ]
-        reports = list({report.incarnation: report for report in every}.values())
+        reports = run.reports()
         native = (*query.native, *run.left)
         asked = cast("ClassicFrame", df)
-        anew = any(report.action != StageAction.REUSED for report in reports)
-        confirm = partial(self.store.confirm, anew=anew)
-        _, result = side_by_side(confirm, partial(query.result, stored))
         rows = catalyst.named_as(cast("ClassicFrame", result), asked)
         frame = catalyst.with_origin(rows, asked)
         return QueryResult(frame, reports, native, tuple(query.adapted))

@@ -25,6 +25,7 @@ from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.note_unrecognised import note_unrecognised
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, read_producer
+from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, live_state
 from durable_shuffle.shuffle.seal.seal import Listed, WrittenIndex, list_written, sealed_state
 from durable_shuffle.shuffle.storage.contract import Storage
@@ -74,12 +75,14 @@ class ProducerRuns:
         large_rows: bool,
         confirms: bool,
         may_start: Callable[[], None],
+        foreseen: Callable[[Seal, bytes], None],
     ) -> Ran:
         """Run the missing producers and seal the stage.
 
         Args:
             confirms: see `StageStore.ensure`.
             may_start: see `MapJob`.
+            foreseen: see `sealed_state`; of a new stage that is recognised.
             changed: the inputs that changed when it was tried before; "" if nothing was tried.
             new: nobody else knows the incarnation.
             large_rows: it is planned for large rows.
@@ -124,6 +127,7 @@ class ProducerRuns:
                 record_id=self.ids.new_id(),
                 settings=self.settings,
                 known=StageState() if new and not noted else None,
+                foreseen=foreseen if new and not noted else lambda *_: None,
                 may_seal=self.log.look,
                 may_go_on=partial(self.log.confirm, end=True) if confirms else lambda: None,
             ),

@@ -7,7 +7,7 @@ state first wins a slot in a log. Several threads may ensure stages of one job a
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -23,6 +23,7 @@ from durable_shuffle.jobs.stages.misses import Misses
 from durable_shuffle.jobs.stages.producer_runs import ProducerRuns, Ran, unproven
 from durable_shuffle.jobs.stages.recorded import recorded_settings
 from durable_shuffle.jobs.stages.report import StageReport
+from durable_shuffle.jobs.stages.stored_stage import ALONE, Ahead, SealedRows, StoredStage
 from durable_shuffle.jobs.stages.work import InputsChangedError, TwoExecutionsError, Writing
 from durable_shuffle.jobs.text import assigned
 from durable_shuffle.recovery.resume import (
@@ -58,6 +59,7 @@ from durable_shuffle.shuffle.log.stage import (
 from durable_shuffle.shuffle.log.typed_log import NOTHING
 from durable_shuffle.shuffle.read.sealed_reader import small_index
 from durable_shuffle.shuffle.release.stages import delete_orphans
+from durable_shuffle.shuffle.repair.compaction import bytes_to_compact_at_seal
 from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import is_far
@@ -66,21 +68,6 @@ from durable_shuffle.shuffle.storage.retrying import CountingStorage
 _LOG = logging.getLogger(__name__)
 _EXECUTIONS = 4
 """How often a stage is tried. Spark tries its own stages as often when it lost what they read."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStage:
-    """A sealed stage."""
-
-    handle: StageHandle
-    """Opened on the storage that tasks use."""
-    seal: Seal
-    report: StageReport
-
-    @property
-    def fingerprint(self) -> str:
-        """Name and fingerprint, by which stages that read this one refer to it."""
-        return f"{self.handle.path.name}-{self.handle.path.fingerprint}"
 
 
 _Seen = tuple[StageHandle, Mapping[int, bytes | None]] | tuple[None, None]
@@ -133,10 +120,7 @@ class StageStore:
     def stored_with_state(
         self, name: str, identities: Iterable[StageIdentity], *, runs: bool
     ) -> dict[str, tuple[StageHandle, StageState]]:
-        """Return fingerprint -> the stage and its state, of those that are stored; see `state`.
-
-        All are asked at once.
-        """
+        """Return fingerprint -> stage and state of those stored, all asked at once; see `state`."""
         wanted = {one.fingerprint: one for one in identities}
 
         def look(identity: StageIdentity) -> tuple[StageHandle, StageState] | None:
@@ -178,12 +162,18 @@ class StageStore:
         return superseded(stage, self._log.state)
 
     def ensure(
-        self, work: Writing, identity: StageIdentity, *, confirms: bool = True
+        self,
+        work: Writing,
+        identity: StageIdentity,
+        *,
+        confirms: bool = True,
+        ahead: Ahead = ALONE,
     ) -> StoredStage:
         """Make sure that the stage is stored and sealed; return it.
 
         Args:
             confirms: False leaves it to the caller to call `confirm` before rows are handed out.
+            ahead: what goes on beside.
 
         Raises:
             IncompatibleError: policy "require" and the stage would have to start fresh.
@@ -195,7 +185,7 @@ class StageStore:
         for left in reversed(range(_EXECUTIONS)):
             try:
                 return self._ensure(
-                    work, identity, changed, large_rows=large_rows, confirms=confirms
+                    *(work, identity, changed, ahead), large_rows=large_rows, confirms=confirms
                 )
             except (InputsChangedError, TwoExecutionsError) as e:
                 if not left:
@@ -222,6 +212,7 @@ class StageStore:
         work: Writing,
         identity: StageIdentity,
         changed: str,
+        ahead: Ahead,
         *,
         large_rows: bool,
         confirms: bool,
@@ -298,7 +289,8 @@ class StageStore:
                     new=new,
                     large_rows=new and large_rows,
                     confirms=confirms,
-                    may_start=entered,
+                    may_start=partial(ahead.starts_behind, entered),
+                    foreseen=partial(self._foresee, stage, ahead),
                 )
             state, results, listed = ran.state, ran.results, ran.listed
             assert state.seal is not None
@@ -378,6 +370,12 @@ class StageStore:
         """Describe a new stage, then enter it into the job's log; only then may producers write."""
         describe_stage(stage.storage, stage.path, stage.describe)
         self._use(stage, lasts)
+
+    def _foresee(self, stage: StageHandle, ahead: Ahead, seal: Seal, index: bytes) -> None:
+        """Tell the caller of a stage that will not be compacted."""
+        if not bytes_to_compact_at_seal(stage, seal, self._settings):
+            stage = replace(stage, index=(stage.path.index_key(seal.index), index))
+            ahead.foreseen(SealedRows(self._for_tasks(stage), seal))
 
     def _use(self, stage: StageHandle, lasts: Lasts, *, sure: bool = False) -> None:
         """Win a STAGE record. Unless `sure`, `confirm` or `check_owner` says whether it counts."""

@@ -96,7 +96,7 @@ class IndexWriter:
         self.written: list[str] = []
         """Keys of all objects that may have reached the storage."""
         self.whole = b""
-        """The index as it was stored, if it is small; b"" for a larger one."""
+        """The index as it is stored, if it is small; b"" for a larger one."""
 
     def add(self, entries: npt.NDArray[np.void]) -> None:
         """Take the INDEX_ENTRY items of the next subpartition, by producer and first ordinal.
@@ -118,11 +118,12 @@ class IndexWriter:
         self._held.append(data)
         self._held_bytes += len(data)
 
-    def finish(self, attempts: bytes) -> int:
+    def finish(self, attempts: bytes, ready: Callable[[int], None] = lambda _: None) -> int:
         """Store what is held; return the length of the index object in bytes.
 
         Args:
             attempts: 16 bytes per producer, as in SEAL.
+            ready: is told this length before the index object is stored.
         """
         assert len(self._table) == self._partitions
         begin = entry_offset(self._partitions)
@@ -134,10 +135,11 @@ class IndexWriter:
         head = _HEADER.pack(_MAGIC, _VERSION, self._partitions, self._producers, digest, 0)[:-4]
         head += struct.pack("<I", zlib.crc32(head, zlib.crc32(self._key.encode())))
         parts = [head, *map(self._entry, range(self._partitions)), *self._held]
-        self._store(self._key, parts)
         length = begin + self._held_bytes
         if length <= WHOLE_INDEX_BYTES:
             self.whole = b"".join(parts)
+        ready(length)
+        self._store(self._key, parts)
         return length
 
     def _entry(self, subpartition: int) -> bytes:

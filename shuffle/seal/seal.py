@@ -69,6 +69,7 @@ def sealed_state(
     known: StageState | None = None,
     may_seal: Callable[[], None] = lambda: None,
     may_go_on: Callable[[], None] = lambda: None,
+    foreseen: Callable[[Seal, bytes], None] = lambda *_: None,
 ) -> tuple[StageState, WrittenIndex]:
     """Write the index and win SEAL, or find the seal that stands: there is only one.
 
@@ -81,6 +82,8 @@ def sealed_state(
         known: what the caller knows of the stage's log; None to read it.
         may_seal: runs beside the writing of the index; raises if the caller must not seal.
         may_go_on: runs beside the writing of SEAL; raises if the caller must stop behind it.
+        foreseen: is told the seal and a small index before they are written. Nothing that is stored
+            or handed out may rest on them before this function returns that very seal.
 
     Returns:
         The state, with a seal, and the index that was written. The seal may name another one.
@@ -99,18 +102,28 @@ def sealed_state(
     state = known or live_state(stage)
     if state.seal is not None:
         return state, ("", b"")
+
+    def seal_of(indexed: Indexed) -> Seal:
+        return Seal(
+            record_id=record_id,
+            generation=generation,
+            producers=producers,
+            index=record_id,
+            index_bytes=indexed.index_bytes,
+            **tables(indexed.counted),
+            **totals(indexed.counted),
+        )
+
+    def ready(indexed: Indexed) -> None:
+        if indexed.whole:
+            foreseen(seal_of(indexed), indexed.whole)
+
     indexed = _written(
-        lambda: write_index(stage, ordered, record_id, settings or Settings()), stage, may_seal
+        lambda: write_index(stage, ordered, record_id, settings or Settings(), ready),
+        stage,
+        may_seal,
     )
-    seal = Seal(
-        record_id=record_id,
-        generation=generation,
-        producers=producers,
-        index=record_id,
-        index_bytes=indexed.index_bytes,
-        **tables(indexed.counted),
-        **totals(indexed.counted),
-    )
+    seal = seal_of(indexed)
 
     def unless_decided(state: StageState) -> Seal | None:
         if state.over is None and state.seal is None:
@@ -166,9 +179,16 @@ class Indexed:
 
 
 def write_index(
-    stage: StageHandle, commits: Sequence[CommittedAttempt], nonce: str, settings: Settings
+    stage: StageHandle,
+    commits: Sequence[CommittedAttempt],
+    nonce: str,
+    settings: Settings,
+    ready: Callable[[Indexed], None] = lambda _: None,
 ) -> Indexed:
     """Write the index of the COMMITs of producers 0 to M-1 under a random id.
+
+    Args:
+        ready: is told the result before the index object is stored.
 
     Raises:
         IncompatibleError: a COMMIT is of another producer or another M; nothing was written.
@@ -197,7 +217,11 @@ def write_index(
         ):
             writer.add(entries)
         attempts = bytes.fromhex("".join(c.attempt for c in counted))
-        return Indexed(writer.finish(attempts), writer.written, counted, writer.whole)
+
+        def indexed(index_bytes: int) -> Indexed:
+            return Indexed(index_bytes, writer.written, counted, writer.whole)
+
+        return indexed(writer.finish(attempts, lambda length: ready(indexed(length))))
     except BaseException:
         give_back(stage.storage, writer.written)  # no record that names it was sent or will be
         raise

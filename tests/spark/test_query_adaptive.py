@@ -11,7 +11,8 @@ from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import Node
 from durable_shuffle.jobs.stages.identity import StageIdentity
-from durable_shuffle.jobs.stages.store import StageStore, StoredStage
+from durable_shuffle.jobs.stages.store import StageStore
+from durable_shuffle.jobs.stages.stored_stage import StoredStage
 from durable_shuffle.jobs.stages.work import Writing
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]

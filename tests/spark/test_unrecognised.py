@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.engine.tasks import MapJob
 from durable_shuffle.jobs.identity.plan import files
 from durable_shuffle.jobs.stages.producer_runs import ProducerRuns
 from durable_shuffle.jobs.stages.work import FrameWork
@@ -156,8 +158,8 @@ def test_rows_of_two_times_are_not_mixed(
         (tmp_path / f"{n}.csv").write_text(f"old{n}\n")
     write = FrameWork.write
 
-    def half(work: Any, planned: Any, tasks: Any, producers: Any, label: str) -> Any:
-        write(work, planned, tasks, producers[:1], label)
+    def half(work: Any, planned: Any, tasks: Any, job: MapJob) -> Any:
+        write(work, planned, tasks, replace(job, producers=job.producers[:1]))
         raise KeyboardInterrupt
 
     def read() -> DataFrame:

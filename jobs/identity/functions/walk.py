@@ -21,7 +21,7 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -342,7 +342,21 @@ def _has_fixed_hash(member: object) -> bool:
     hashed = type(member).__hash__
     if hashed is tuple.__hash__ or hashed is frozenset.__hash__:
         return all(map(_has_fixed_hash, member))  # type: ignore[call-overload]
+    if isinstance(hashed, types.FunctionType):  # of a class in Python: as a rule, of what it holds
+        return all(map(_has_fixed_hash, _held_by(member)))
     return hashed in _FIXED_HASHES or isinstance(member, np.number)
+
+
+def _held_by(obj: object) -> list[object]:
+    """Return the values of the attributes of an object of a class in Python. Runs no code of it."""
+    slots = (vars(base).get("__slots__", ()) for base in type(obj).__mro__)
+    names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+    held = list[object]()
+    for name in {*names, "__dict__"}:
+        with suppress(AttributeError):
+            value = object.__getattribute__(obj, name)
+            held += value.values() if name == "__dict__" else [value]
+    return held
 
 
 def _place_in_set(member: object) -> str:

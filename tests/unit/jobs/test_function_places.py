@@ -136,6 +136,18 @@ PAIRS = {
             "beside None": "s = {None, *[0, 8]}",
         }.items()
     },
+    **{
+        f"order of a set: objects with a hash of their own, {name}": tuple(
+            f"class P:\n{body}"
+            "    def __hash__(self): return self.n\n    def __eq__(self, o): return self.n == o.n\n"
+            f"s = {{P(n) for n in {made}}}\ndef f(x): return [p.n for p in s]\n"
+            for made in ("[0, 8]", "[8, 0]")
+        )
+        for name, body in {
+            "attributes": "    def __init__(self, n): self.n = n\n",
+            "slots": "    __slots__ = 'n'\n    def __init__(self, n): self.n = n\n",
+        }.items()
+    },
     "instance of another class of that name": (
         "class K: pass\na = K()\ndef f(x): return isinstance(a, K)\n",
         "class K: pass\na = K()\nclass K: pass\ndef f(x): return isinstance(a, K)\n",

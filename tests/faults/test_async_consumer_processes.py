@@ -106,6 +106,7 @@ def results(root: Path) -> list[tuple[int, bool]]:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F232-11")
 @pytest.mark.requirement("R-F232-12")
 @pytest.mark.requirement("R-F232-13")
@@ -145,6 +146,7 @@ def test_acknowledged_cursor_and_retries_survive_kills(
             assert called[n] == 3 + (2 if 12 <= place < 18 else 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F232-12")
 @pytest.mark.requirement("R-F232-18")
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])

@@ -31,6 +31,7 @@ def mount_permitted(folder: Path) -> bool:
         return False
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("place", "kind"), [("segment", "real"), ("commit", "real"), ("segment", "simulated")]
 )

@@ -132,6 +132,7 @@ def test_producer_stopped_before_an_append_wakes_up_fenced(
     assert_source_once(stage)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gate", [0, 4, 7], ids=["open", "append", "end"])
 def test_producer_killed_at_a_record_is_continued(
     stage: StageHandle, spawn: Callable[[int], list[Worker]], gate: int

@@ -112,6 +112,7 @@ def rival_finishes(stage: StageHandle) -> None:
         copy_rest(stage, RIVAL)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F135-18")
 @pytest.mark.requirement("R-F135-28")
 @pytest.mark.parametrize(

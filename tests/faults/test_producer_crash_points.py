@@ -72,6 +72,7 @@ def on(stage: StageHandle, storage: Storage) -> StageHandle:
     return StageHandle(storage, stage.path, stage.describe)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.requirement("R-F135-18")
 @pytest.mark.requirement("R-F135-3")
 @pytest.mark.parametrize(

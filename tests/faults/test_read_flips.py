@@ -168,6 +168,7 @@ def places_of(made: SealedStage) -> list[tuple[str, int]]:
     return [(key, at) for key, size in sizes.items() for at in range(size)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F135-22")
 def test_a_sample_of_bytes(made: SealedStage, seed: int) -> None:
     """Seeded, of every run; some of every object."""

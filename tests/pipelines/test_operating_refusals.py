@@ -42,6 +42,7 @@ def test_what_does_not_fit_is_refused_by_both_versions(operated: Operated, chang
     assert each_once(operated.rows("copy"))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("factory", "says"),
     [

@@ -45,6 +45,7 @@ def test_a_consumer_that_dies_restarts_alone(tmp_path: Path, how: signal.Signals
     assert prefix_of_all(published(tmp_path), 2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F46-5")
 @pytest.mark.requirement("R-F46-14")
 @pytest.mark.parametrize("where", ["prepare_to_shutdown", "snapshot", "shutdown"])

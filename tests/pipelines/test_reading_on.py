@@ -94,6 +94,7 @@ def acked(one: OneConsumer) -> int:
     return sum(at.next_ordinal for cursor in inputs for at in cursor.acked.values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F46-1")
 @pytest.mark.parametrize("stop", ["SUSPEND", "crash", "none"])
 def test_commits_come_inside_a_batch_of_slow_calls(tmp_path: Path, stop: str) -> None:

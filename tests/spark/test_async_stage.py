@@ -63,6 +63,7 @@ def calls_of(v: int) -> int:
 EXPECTED = sorted((v % 5, v) for v in range(ROWS))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.requirement("R-F232-6")
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
 def test_map_of_a_stage_calls_a_service(

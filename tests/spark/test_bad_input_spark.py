@@ -329,6 +329,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_segment_never_gives_rows(
     session: SparkSession, shuffle: DurableShuffle, root: str, damage: str

@@ -58,6 +58,7 @@ def test_interrupt_all_ends_a_call(
     assert durable.report().stages == ()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", CALLS)
 def test_tags_of_the_session_reach_the_tasks(session: SparkSession, root: str, call: str) -> None:
     """A tag that the user added counts for the tasks of a call, and no other tag stays."""

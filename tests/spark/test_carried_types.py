@@ -44,7 +44,7 @@ def _rows(df: DataFrame) -> list[tuple[object, ...]]:
     return sorted(map(tuple, df.select("id", *shown).collect()))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_rows_are_those_of_spark(session: SparkSession, root: str, column: str) -> None:
     """Rows and schema are equal in the run that stores and in a run that reuses."""
@@ -60,6 +60,7 @@ def test_rows_are_those_of_spark(session: SparkSession, root: str, column: str) 
         assert shuffle.report().native == ()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_python_workers_refuse_them_by_name(session: SparkSession, root: str, column: str) -> None:
     """The error says what to do instead; a query leaves such an exchange to Spark."""

@@ -45,7 +45,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_call_runs_a_command_again(
     session: SparkSession, root: str, tmp_path: Path, command: str

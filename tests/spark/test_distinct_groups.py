@@ -71,7 +71,7 @@ def rows_of(df: DataFrame) -> list[str]:
     return sorted(map(repr, df.collect()))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_session_with_other_ids_runs_no_producer(
     spark: SparkSession, root: str, name: str

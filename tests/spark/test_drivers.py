@@ -64,6 +64,7 @@ def wait_until(there: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.also_with_storage_faults
 @pytest.mark.requirement("R-F135-7")
 def test_older_driver_is_fenced(session: SparkSession, root: str) -> None:

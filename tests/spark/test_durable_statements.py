@@ -91,7 +91,7 @@ def tables(session: SparkSession, tmp_path: Path) -> Iterator[None]:
     session.catalog.clearCache()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", STATEMENTS)
 def test_rows_are_those_of_spark(
     session: SparkSession, root: str, tmp_path: Path, tables: None, case: str

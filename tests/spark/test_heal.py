@@ -104,7 +104,7 @@ def calls(session: SparkSession, df: DataFrame) -> dict[str, Run]:
     }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.requirement("R-F135-22")
 @pytest.mark.parametrize(
     ("call", "hurt"),

@@ -107,6 +107,7 @@ def encoded(df: DataFrame, stored: pa.Schema, compression: str) -> list[Frame]:
     return frames
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
 def test_both_encoders_and_both_decoders_agree(
     session: SparkSession, seed: int, compression: str
@@ -180,6 +181,7 @@ def _window() -> Any:
     return Window.partitionBy("k0").orderBy("k2")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "interpreted"])
 def test_operators_that_keep_rows(session: SparkSession, *, compiled: bool) -> None:
     """Sorts, joins, aggregates and windows get the same rows as from Spark's own table."""

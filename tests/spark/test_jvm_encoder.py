@@ -258,7 +258,7 @@ def frame_of(
     return spark.createDataFrame(data, schema, verifySchema=False).coalesce(1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
 @pytest.mark.parametrize("schema", [FLAT, NESTED], ids=["flat", "nested"])
 def test_every_type_is_read_back_as_it_was(

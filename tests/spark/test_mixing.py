@@ -172,7 +172,7 @@ def rows(session: SparkSession, table: DataFrame) -> DataFrame:
     )
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", PROVEN)
 def test_proven(rows: DataFrame, name: str) -> None:
     """Producers of two runs may be mixed, with or without a shuffle above."""
@@ -182,6 +182,7 @@ def test_proven(rows: DataFrame, name: str) -> None:
     assert why(df.repartition(3)) == ()
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", UNPROVEN)
 def test_not_proven(rows: DataFrame, name: str) -> None:
     """Below a shuffle it is named; whatever a task makes of its own input needs no proof."""

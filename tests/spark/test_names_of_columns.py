@@ -58,6 +58,7 @@ SEEN: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", SEEN)
 def test_names_that_are_seen_count(table: DataFrame, how: str) -> None:
     """Two names that look like Spark's, or differ in case, are two for what sees names."""
@@ -122,7 +123,7 @@ CASES: dict[str, Callable[[SparkSession, str], DataFrame]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "case"), every(BLIND, CASES))
 def test_names_that_no_row_depends_on(
     session: SparkSession,

@@ -47,7 +47,7 @@ def check(session: SparkSession, root: str, folder: Path, format_: str, *case: s
     assert found == [found[0]] * 3, found
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("way", "mode"), [(way, "static") for way in OF_FILES] + [(way, "dynamic") for way in DYNAMIC]
 )
@@ -68,6 +68,7 @@ def test_all(
     check(session, root, database, format_, way, read, mode)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("way", [pytest.param("save", marks=pytest.mark.soak), "directory"])
 def test_a_driver_that_dies_inside_the_write(programs: Any, tmp_path: Path, way: str) -> None:
     """The next run does not take what is left for the whole; the rows are stored."""

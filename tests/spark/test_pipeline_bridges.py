@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 UPTO = 300
 
 
+@pytest.mark.soak
 def test_a_stream_of_a_pipeline_is_a_table_and_a_stream(
     session: SparkSession, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def check_events(out: Path) -> int:
     return len(rows)
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("R-F135-26")
 def test_a_python_worker_is_killed(driver: Driver, tmp_path: Path) -> None:
     """Its task restarts alone, and each row is published once."""

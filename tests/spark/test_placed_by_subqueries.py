@@ -26,7 +26,7 @@ CALLS: dict[str, Callable[[DurableShuffle, DataFrame], DataFrame]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", QUERIES)
 def test_rows_are_those_of_spark(session: SparkSession, root: str, name: str, call: str) -> None:

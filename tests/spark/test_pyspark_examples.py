@@ -55,7 +55,7 @@ def _compare(session: SparkSession, root: str, module: str) -> None:
     assert not other, "\n".join(other.values())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("module", EVERYDAY)
 def test_examples(
     session: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str

@@ -123,6 +123,7 @@ def test_giant_group_is_streamed(session: SparkSession, tight: DurableShuffle) -
     assert largest <= 1 << 17
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("direction", ["ascending", "descending"])
 def test_sorted_within_partitions_as_spark_sorts(
     session: SparkSession, tight: DurableShuffle, direction: str

@@ -369,6 +369,7 @@ def test_transparent_covers_the_named_actions(
     assert (dict(DataFrame.__dict__), dict(type(session.range(1)).__dict__)) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "query",
     [

@@ -95,7 +95,7 @@ def test_partitions_are_read_one_by_one_if_spark_may_not_coalesce(
     assert shuffle_of(tables, root).query(df).rdd.getNumPartitions() == 8
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind", ["LEFT OUTER", "RIGHT OUTER", "FULL OUTER", "LEFT SEMI", "LEFT ANTI"]
 )
@@ -138,6 +138,7 @@ def test_common_expressions_are_planned_once(tables: SparkSession, root: str) ->
     assert all(stage.map_tasks_run == 0 for stage in again.report().stages)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("late", ["first", "last"])
 def test_the_plan_does_not_depend_on_who_ends_first(
     tables: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, late: str

@@ -37,6 +37,7 @@ def left(durable: DurableShuffle) -> list[str]:
     return [text for text in durable.report().native if "left to Spark" in text]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("text", [TWO_LEVELS, JOIN])
 def test_a_large_budget_stores_nothing(tables: SparkSession, root: str, text: str) -> None:
     df = tables.sql(text)
@@ -113,6 +114,7 @@ def _sleep_long(value: int) -> int:
     return value
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("text", "why"),
     [

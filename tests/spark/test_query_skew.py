@@ -50,7 +50,7 @@ def shared(durable: DurableShuffle) -> list[str]:
     return [text for text in durable.report().adapted if "because of skew" in text]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hint", ["MERGE(b)", "SHUFFLE_HASH(b)"])
 def test_joins(tables: SparkSession, root: str, kind: str, hint: str) -> None:

@@ -73,6 +73,7 @@ def exchanges(df: DataFrame) -> list[str]:
     return [name for name in physical_nodes(df) if "Exchange" in name]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "keys",
     [
@@ -223,6 +224,7 @@ def test_durable_keeps_partitions_and_order(session: SparkSession, shuffle: Dura
     assert partition_rows(shuffle.durable(df), range(5)) == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("partitions", [0, 1, 2])
 def test_empty_frames(session: SparkSession, shuffle: DurableShuffle, partitions: int) -> None:
     """Without rows, or even partitions, the schema and the number of partitions are right."""

@@ -283,6 +283,7 @@ def test_random_rows_below_an_exchange_are_never_mixed(
     assert sealed.report().stages[0].action == "reused", "one run, whole, is reused"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.also_with_storage_faults
 def test_stage_on_a_stage_is_reused(session: SparkSession, root: str, counter: Any) -> None:
     """A stage that reads another stage of the job is recognised through it."""

@@ -102,7 +102,7 @@ def test_stored_rows_are_those_of_one_run_many(trial: Trial, seed: int, part: st
     check(trial, f"{seed}-{part}", EACH_PART)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(STABLE))
 def test_stable_rows_are_gone_on_with(trial: Trial, name: str) -> None:
     """What is proven to be the same in any order of arrival is not computed again."""
@@ -110,7 +110,7 @@ def test_stable_rows_are_gone_on_with(trial: Trial, name: str) -> None:
     assert trial.decisions == {"resumed": 1}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(UNSTABLE))
 def test_unstable_rows_start_again(trial: Trial, name: str) -> None:
     """Each unstable step below an exchange makes the stage start again."""

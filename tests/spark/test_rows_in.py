@@ -107,7 +107,7 @@ WAYS: dict[str, tuple[Callable[..., DataFrame], Callable[..., DataFrame]]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("routes", ["jvm jvm", "jvm python", "python jvm", "jvm blocks"])
 def test_all_types_come_back_as_spark_has_them(
@@ -252,6 +252,7 @@ def _without_last_row(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     yield last.slice(0, last.num_rows - 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_frames_lost_on_the_way_to_the_worker_are_noticed(
     session: SparkSession,
@@ -275,6 +276,7 @@ def test_frames_lost_on_the_way_to_the_worker_are_noticed(
     assert stored.count() == 1000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_blocks_lost_on_the_way_to_the_jvm_are_noticed(
     session: SparkSession,

@@ -54,6 +54,7 @@ def test_a_killed_driver_is_started_again_and_goes_on(tmp_path: Path) -> None:
     assert "5 of 6 map tasks stored; again in" in done.stderr
 
 
+@pytest.mark.soak
 def test_an_unchanged_program_goes_on_where_it_failed(tmp_path: Path) -> None:
     """With --transparent spark-submit's first attempt stores its query; the second reads it."""
     (tmp_path / "in" / "words").mkdir(parents=True)

@@ -174,7 +174,7 @@ def check(frame: DataFrame, keys: tuple[str, ...], partitions: int, expected_row
     assert sum(row[0] for row in found) == expected_rows
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("keys", KEYS, ids=lambda keys: "+".join(keys)[:40])
 def test_hash_and_placement_equal_sparks(rows: DataFrame, keys: tuple[str, ...]) -> None:
     """For every type and for several columns: Spark's hash, and the partition Spark chose."""

@@ -202,6 +202,7 @@ def test_a_bad_argument_is_refused_before_the_block(session: SparkSession, root:
         durable.transparent(at_risk="soon")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("statement", "named"),
     [

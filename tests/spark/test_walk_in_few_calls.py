@@ -223,6 +223,7 @@ def test_deep_and_wide_plans_are_read(tables: SparkSession) -> None:
     assert depth == 400
 
 
+@pytest.mark.soak
 def test_loops_of_columns_are_recognised(tables: SparkSession, tmp_path: Path) -> None:
     """300 `withColumn` calls in a loop, which Spark itself runs; each of them counts."""
     shuffle = DurableShuffle(tables, str(tmp_path), job="loop")

@@ -59,6 +59,7 @@ def module(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.soak
 def test_module_edited_and_loaded_anew(module: Path, root: str) -> None:
     """Reused workers hold the old module. Stored rows are those of the new module, and a process
     that starts with the new module reuses them."""

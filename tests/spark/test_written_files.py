@@ -48,7 +48,7 @@ def _files(df: DataFrame, folder: Path, by: str | None) -> list[list[int]]:
     return [pq.ParquetFile(path).read(["ts"]).column(0).to_pylist() for path in paths]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_as_many_files_as_spark_writes(
@@ -66,6 +66,7 @@ def test_as_many_files_as_spark_writes(
             assert found == wanted
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("shape", ["sorted within partitions", "sorted"])
 def test_rows_stay_sorted_behind_partition_by(

@@ -89,7 +89,7 @@ def refused(
         yield server, DRIVERS[driver](server.url)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.requirement("R-F232-22")
 @pytest.mark.parametrize("verb", list(CALLS))
 @pytest.mark.parametrize("driver", list(DRIVERS))
@@ -113,7 +113,7 @@ def test_retries_do_not_multiply(driver: str, verb: str) -> None:
         assert clock.pauses == [1.0] * 3
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.requirement("R-F232-21")
 @pytest.mark.parametrize(
     ("headers", "seconds"),
@@ -214,7 +214,7 @@ class Broken:
         self._server.server_close()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["body", "closed", "reset", "garbled"])
 @pytest.mark.parametrize("driver", list(DRIVERS))
 def test_an_answer_that_breaks_off_is_a_lost_reply(driver: str, how: str) -> None:

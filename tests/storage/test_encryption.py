@@ -35,6 +35,7 @@ def url(s3_server: S3Server) -> str:
     return f"s3://{s3_server.bucket}/{RandomIds().new_id()}"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_write_asks_for_encryption(s3_server: S3Server, url: str, kind: str) -> None:
     """Slots, segments and indexes, also those of a compaction; all reads work as ever."""

@@ -110,6 +110,7 @@ FLAT_TEXTS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("checked", [True, False], ids=["checked", "plain"])
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
 def test_rows_of_flat_columns(

@@ -21,7 +21,7 @@ from durable_shuffle import DurableShuffle
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
-EVERYDAY_SEED, EVERYDAY, BATCHES = 1711, 10, 3
+EVERYDAY_SEED, EVERYDAY, BATCHES = 1711, 20, 3
 PARTS, EACH_PART = 20, 100
 """`make soak` runs 2,000 programs."""
 CALLS: dict[str, Callable[[DurableShuffle, DataFrame], DataFrame]] = {

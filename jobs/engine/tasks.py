@@ -121,10 +121,6 @@ def checked_to_the_end(rows: Iterator[T], code: str) -> Iterator[T]:
     check_code(code)
 
 
-def _now() -> None:
-    """Wait for nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class MapJob:
     """How Spark is asked to run map tasks."""
@@ -133,7 +129,7 @@ class MapJob:
     """Those that have to run; others may, too."""
     label: str
     """Shown in Spark's UI."""
-    may_start: Callable[[], None] = _now
+    may_start: Callable[[], None] = lambda: None
     """To be called behind all preparations: returns when tasks may start, or raises."""
 
 

@@ -81,7 +81,7 @@ class ProducerRuns:
 
         Args:
             confirms: see `StageStore.ensure`.
-            may_start: see `MapJob`.
+            may_start: see `MapJob`; nothing is sealed before, either.
             foreseen: see `sealed_state`; of a new stage that is recognised.
             changed: the inputs that changed when it was tried before; "" if nothing was tried.
             new: nobody else knows the incarnation.
@@ -105,6 +105,7 @@ class ProducerRuns:
             if not changed:  # more files make more producers than were planned
                 work.check_inputs(identity, at_once=False)
             raise
+        may_start()  # without map tasks, nobody has waited yet
         if self.engine.attempted_again({result.spark_stage for result in results}):
             _check_one_execution(identity, planned)
         earlier = len(commits) - stored

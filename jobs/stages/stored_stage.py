@@ -29,21 +29,13 @@ class StoredStage(SealedRows):
     report: StageReport
 
 
-def _now() -> None:
-    """Wait for nothing."""
-
-
-def _nobody(_: SealedRows) -> None:
-    """Is told in vain."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """What goes on beside the writing of a stage's SEAL."""
 
-    sealed_below: Callable[[], None] = _now
+    sealed_below: Callable[[], None] = lambda: None
     """Returns when all that the map tasks read is sealed, or raises."""
-    foreseen: Callable[[SealedRows], None] = _nobody
+    foreseen: Callable[[SealedRows], None] = lambda _: None
     """Is told the stage as it will be once its SEAL is written. Tasks that read it may be prepared
     then, and started when `ensure` returns that very seal."""
 

@@ -143,3 +143,29 @@ def test_a_driver_that_may_not_enter_a_stage_starts_no_task(
         with pytest.raises(FencedError):
             older.checkpoint(spark.range(5), name="tiny")
         run.assert_not_called()
+
+
+def test_a_stage_without_map_tasks_is_entered_before_it_is_sealed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty frame has no partition, so nothing else waits for the records."""
+    order: list[str] = []
+    sealing = threading.Event()
+    put = LocalStorage.put_if_absent
+
+    def late(self: LocalStorage, key: str, content: bytes) -> Any:
+        name = "STAGE" if key.startswith("rounds/log/") else key[-1:]
+        if name == "1":
+            sealing.set()
+        elif name == "0":
+            assert not sealing.wait(1), "the SEAL is on its way before DESCRIBE"
+        order.append(name)
+        return put(self, key, content)
+
+    empty = spark.range(5).where("false")
+    with DurableShuffle(spark, str(tmp_path), job="rounds") as shuffle:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "put_if_absent", late)
+            assert shuffle.checkpoint(empty, name="empty").count() == 0
+        assert shuffle.report().stages[0].map_tasks == 0
+    assert order[:3] == ["0", "STAGE", "1"]

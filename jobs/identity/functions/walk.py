@@ -349,13 +349,14 @@ def _has_fixed_hash(member: object) -> bool:
 
 def _held_by(obj: object) -> list[object]:
     """Return the values of the attributes of an object of a class in Python. Runs no code of it."""
-    slots = (vars(base).get("__slots__", ()) for base in type(obj).__mro__)
-    names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
     held = list[object]()
-    for name in {*names, "__dict__"}:
-        with suppress(AttributeError):
-            value = object.__getattribute__(obj, name)
-            held += value.values() if name == "__dict__" else [value]
+    for base in type(obj).__mro__:
+        for place in vars(base).values():
+            if type(place) is types.MemberDescriptorType:
+                with suppress(AttributeError):  # it has no value
+                    held.append(place.__get__(obj))
+    with suppress(AttributeError):
+        held += object.__getattribute__(obj, "__dict__").values()
     return held
 
 

@@ -12,7 +12,33 @@ FOLLOW = f"{VIEWS}test_following_view.py"
 ENDING = "tests/pipelines/test_ending.py"
 FLOOR = "tests/unit/shuffle/test_job_floor.py"
 
+TRIMMED = "tests/unit/shuffle/test_trimmed_logs.py"
+
 MUTATIONS = (
+    Mutation(
+        "gone slots",
+        "who won an OPEN believes it, though the slot may have been one that was gone",
+        "shuffle/write/log_producer.py",
+        "        if tail.next_slot <= gone_below(stage)[producer]:",
+        "        if not tail.next_slot:",
+        f"{TRIMMED} -k went_meanwhile",
+    ),
+    Mutation(
+        "gone slots",
+        "an empty slot is the end of the log",
+        "shuffle/read/log_feed.py",
+        "        if self._slot >= self._gone:\n            return False",
+        "        if self._slot >= 0:\n            return False",
+        f"{TRIMMED} -k paused",
+    ),
+    Mutation(
+        "gone slots",
+        "OPENs go like all other records",
+        "shuffle/release/upto.py",
+        "        if isinstance(record, Append | End) and slot not in stays",
+        "        if slot not in stays",
+        f"{TRIMMED} -k random",
+    ),
     Mutation(
         "N1",
         "the resume point is where the bytes handed out end, inside a record",

@@ -24,7 +24,8 @@ from durable_shuffle.recovery.pipeline.lines.processes import LocalProcesses
 from durable_shuffle.recovery.pipeline.pipeline import Pipeline
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.running import RunningPipeline
-from durable_shuffle.shuffle.log.appender_log import Append, AppenderOpen, producer_status
+from durable_shuffle.shuffle.log.appender_log import Append, AppenderOpen
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.storage.local import LocalStorage

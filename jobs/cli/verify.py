@@ -16,7 +16,7 @@ from durable_shuffle.jobs.cli.call import (
 from durable_shuffle.jobs.inspect.names import find_job, find_stage, list_jobs, short_name
 from durable_shuffle.jobs.text import size
 from durable_shuffle.serialization.errors import InvalidInputError
-from durable_shuffle.shuffle.base.clock import RandomIds
+from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.words import StageStatus
 from durable_shuffle.shuffle.repair.job_log import JobRepair, repair_job_log
@@ -57,6 +57,7 @@ def verify(
     """
     storage, settings = call.storage, Settings()
     checked: list[_Checked] = []
+    now = SystemClock().wall()
     jobs = [job] if job else list_jobs(storage)
     if not jobs:
         raise InvalidInputError(f"no jobs below {storage.description}: nothing to verify")
@@ -69,8 +70,8 @@ def verify(
 
             def check(copy: JobCopy = copy, progress: Any = progress) -> VerifyReport:
                 if stage is None:
-                    return verify_job(storage, copy.job, settings, progress)
-                return verify_stage(storage, find_stage(copy, stage), settings, progress)
+                    return verify_job(storage, copy.job, settings, progress, now)
+                return verify_stage(storage, find_stage(copy, stage), settings, progress, now)
 
             report = check()
             repairs = _repair(storage, copy, report) if repair else []

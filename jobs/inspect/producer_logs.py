@@ -17,9 +17,8 @@ from durable_shuffle.shuffle.log.appender_log import (
     AppenderRecord,
     End,
     JobAbort,
-    appender_log,
-    refuse_holes,
 )
+from durable_shuffle.shuffle.log.appender_reads import gone_below, kept_records, refuse_holes
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import (
@@ -46,10 +45,10 @@ class LogAttempt:
     epoch: int
     generation: int
     appends: int = 0
+    """This and the next two: released ones included, but for those whose records are gone."""
     rows: int = 0
-    """Appended, released ones included."""
     data_bytes: int = 0
-    """Of the segments that its APPENDs name, released ones included."""
+    """Of the segments that its APPENDs name."""
     end: EndMode | None = None
     """None: it wrote no END."""
     job: bool = False
@@ -70,6 +69,8 @@ class ProducerLog:
     """Of the segments with the rows that were not released."""
     segments: set[tuple[str, int]] = field(default_factory=set)
     """Those that APPENDs name, as (attempt, number)."""
+    appends: dict[str, list[int]] = field(default_factory=dict)
+    """The slots of each attempt's APPENDs."""
     closed: bool = False
     """The stage was released."""
     owner: str = ""
@@ -99,7 +100,7 @@ def read_producer_logs(stage: StageHandle, state: StageState) -> list[ProducerLo
     upto = state.released_below(stage.describe.producers)
 
     def read(producer: int) -> ProducerLog:
-        records = appender_log(stage.producer_log(producer)).records()
+        records = kept_records(stage, producer, state)
         return _fold(stage, producer, records, upto[producer])
 
     with ThreadPoolExecutor(Settings().control_threads) as pool:
@@ -128,7 +129,7 @@ def _fold(
             raise _not_open(name)
         log.appended[writes] = after.ordinals(len(writes), name)
         if isinstance(record, Append):
-            _append(log, record, name, stored=slot >= upto)
+            _append(log, slot, record, name, stored=slot >= upto)
         elif isinstance(record, End):
             _attempt(log, record, name).end = record.mode
         log.owner = after.owner
@@ -146,10 +147,11 @@ def _attempt(log: ProducerLog, record: Append | End, name: str) -> LogAttempt:
     raise _not_open(name)
 
 
-def _append(log: ProducerLog, record: Append, name: str, *, stored: bool) -> None:
+def _append(log: ProducerLog, slot: int, record: Append, name: str, *, stored: bool) -> None:
     length = sum(segment.length for segment in record.segments)
     attempt = _attempt(log, record, name)
     attempt.appends += 1
+    log.appends.setdefault(record.record_id, []).append(slot)
     attempt.rows += record.rows
     attempt.data_bytes += length
     log.segments.update((record.record_id, segment.number) for segment in record.segments)
@@ -178,14 +180,17 @@ class LogRows:
         refuse_holes(stage)
         memory = MemoryStorage()
 
-        def copy(log: SlotLog) -> None:
+        def copy(log: SlotLog, first: int = 0) -> None:
             copied = SlotLog(memory, log.prefix)
-            for slot, data in log.read_from():
+            for slot in sorted(log.listed()) if first else ():
+                if slot < first and (data := log.read(slot)) is not None:
+                    copied.append(slot, data)
+            for slot, data in log.read_from(first):
                 copied.append(slot, data)
 
         producers = [stage.producer_log(p) for p in range(stage.describe.producers)]
         with ThreadPoolExecutor(_SETTINGS.control_threads) as pool:
-            list(pool.map(copy, producers))
+            list(pool.map(copy, producers, gone_below(stage)))
         copy(stage.log())  # last: before a producer's log is closed, a RELEASE stands in this one
         copied = StageHandle(memory, stage.path, stage.describe)
         live_state(copied)

@@ -261,7 +261,7 @@ def _fill_log(
     for log in logs:
         slots = stage.producer_log(log.producer)
         for a in log.attempts:
-            keys = [slots.key(a.slot + n) for n in range(1, a.appends + 1)]
+            keys = [slots.key(slot) for slot in log.appends.get(a.attempt, ())]
             walls = sorted(times[key] for key in keys if key in times)
             walls = walls or [times[key] for key in [slots.key(a.slot)] if key in times]
             if walls:

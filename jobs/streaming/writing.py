@@ -41,6 +41,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.shuffle.base.clock import IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.appender_log import Begun, Part
+from durable_shuffle.shuffle.log.appender_reads import newest_schema
 from durable_shuffle.shuffle.log.job_log import (
     Entered,
     begin_stage,
@@ -49,7 +50,6 @@ from durable_shuffle.shuffle.log.job_log import (
 )
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.named_stage import note_entered
-from durable_shuffle.shuffle.log.newest_schema import newest_schema
 from durable_shuffle.shuffle.log.records import Describe
 from durable_shuffle.shuffle.log.stage import StageHandle, describe_stage, open_stage
 from durable_shuffle.shuffle.release.retention import overwritten, register_consumers

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeVar
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import FencedError, NotFoundError
 from durable_shuffle.shuffle.consume.log import read_resume_set
-from durable_shuffle.shuffle.log.appender_log import producer_status
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.log.field_checks import check_seconds
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.layout import ConsumerPath, status_log_prefix

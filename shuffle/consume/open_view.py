@@ -32,7 +32,7 @@ from durable_shuffle.shuffle.consume.log import HeldLog, Opening, hold
 from durable_shuffle.shuffle.consume.resume_set import InputKey, ResumeSet, cursor, start_of
 from durable_shuffle.shuffle.consume.task import ConsumerTask, EffectHandler
 from durable_shuffle.shuffle.consume.view import View
-from durable_shuffle.shuffle.log.appender_log import refuse_holes
+from durable_shuffle.shuffle.log.appender_reads import refuse_holes
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.layout import ConsumerPath, default_task
 from durable_shuffle.shuffle.log.records import Seal

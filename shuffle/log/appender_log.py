@@ -20,7 +20,6 @@ import numpy.typing as npt
 from durable_shuffle.serialization.control import RecordCodec
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError, InvalidInputError
 from durable_shuffle.serialization.markers import EndMode
-from durable_shuffle.shuffle.base.side_by_side import each_at_once
 from durable_shuffle.shuffle.log.extent_table import (
     EXTENT,
     of_partitions,
@@ -30,13 +29,11 @@ from durable_shuffle.shuffle.log.extent_table import (
 )
 from durable_shuffle.shuffle.log.field_checks import check_id
 from durable_shuffle.shuffle.log.records import Closed, SegmentInfo
-from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
-from durable_shuffle.shuffle.log.stage import StageHandle, StageState, read_state
+from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.log.typed_log import Tail, TypedLog
 
 _SHIFT = np.dtype("<u8")
-_LISTED_AT_ONCE = 64
-"""Of so many logs each is listed alone, to leave out what was released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,73 +191,6 @@ def _unpack_u8(data: bytes, expected: int, what: str) -> npt.NDArray[np.uint64]:
 def appender_log(slots: SlotLog) -> TypedLog[AppenderRecord, AppenderTail]:
     """Return an appender's log. Its last record is all that the next one goes on from."""
     return TypedLog(slots, APPENDER_RECORDS, Tail.followed_by)
-
-
-def read_tail(slots: SlotLog, hint: int = 0) -> AppenderTail:
-    """Return the end of the log in a few requests; `hint` is a slot that may be near it.
-
-    Not guaranteed: that it is still the end when this returns; nor that no earlier slot is lost.
-
-    Raises:
-        CorruptDataError: the end that was found is a slot that lost its record.
-    """
-    end = slots.find_end(hint)
-    slots.refuse_hole(end)
-    return appender_log(slots).tail_at(end)
-
-
-def needed_from(stage: StageHandle, state: StageState | None = None) -> tuple[int, ...]:
-    """Return per producer the first slot whose record anybody still needs.
-
-    It is the last released one, whose record says what a successor goes on from; 0 if none is.
-
-    Args:
-        state: of the stage, if the caller has just read it.
-    """
-    released = (state or read_state(stage)).released_below(stage.describe.producers)
-    return tuple(max(0, slot - 1) for slot in released)
-
-
-def whole_tail(stage: StageHandle, producer: int) -> AppenderTail:
-    """Return the end of a producer's log of which no slot is missing that anybody still needs.
-
-    Lists once what stands behind released slots.
-
-    Raises:
-        CorruptDataError: a slot in the middle of the log is empty; names it.
-    """
-    slots = stage.producer_log(producer)
-    return appender_log(slots).tail_at(slots.whole_end(needed_from(stage)[producer]))
-
-
-def refuse_holes(stage: StageHandle, state: StageState | None = None) -> None:
-    """Make sure that no log of the stage's producers lost a slot that anybody still needs.
-
-    Lists once what stands behind released slots; where nothing was released, all logs in one go.
-
-    Args:
-        state: of the stage, if the caller has just read it.
-
-    Raises:
-        CorruptDataError: names the slot.
-    """
-    logs = [stage.producer_log(p) for p in range(stage.describe.producers)]
-    firsts = needed_from(stage, state)
-    if any(firsts) and len(logs) <= _LISTED_AT_ONCE:
-        found = each_at_once(lambda p: logs[p].listed(firsts[p]), range(len(logs)))
-    else:
-        listed = slots_listed(info.key for info in stage.storage.list(stage.path.producers_prefix))
-        found = [listed.get(log.prefix, set()) for log in logs]
-    for log, slots, first in zip(logs, found, firsts, strict=True):
-        log.refuse_holes(slots, first)
-
-
-def producer_status(stage: StageHandle, producer: int) -> AppenderRecord | None:
-    """Return the newest record of a log producer; None if it never opened.
-
-    For reports and for launchers that ask whether a producer has ended; it fences nobody.
-    """
-    return read_tail(stage.producer_log(producer)).last
 
 
 # -- what records mean, and which may come next; pure

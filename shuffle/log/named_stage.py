@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
-from durable_shuffle.shuffle.log.appender_log import Append, appender_log
+from durable_shuffle.shuffle.log.appender_log import Append
+from durable_shuffle.shuffle.log.appender_reads import kept_records
 from durable_shuffle.shuffle.log.job_floor import newest_floor
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.job_state import JobState
@@ -145,8 +146,9 @@ def is_empty(stage: StageHandle) -> bool:
     """Return whether a stage that is written by appending has not a single append."""
     if stage.describe.writing != "log":
         return False
-    logs = (appender_log(stage.producer_log(p)) for p in range(stage.describe.producers))
-    return not any(isinstance(record, Append) for log in logs for _, record in log.records())
+    state = read_state(stage)
+    logs = (kept_records(stage, p, state) for p in range(stage.describe.producers))
+    return not any(isinstance(record, Append) for log in logs for _, record in log)
 
 
 def _is_written(storage: Storage, path: StagePath) -> bool:

@@ -215,13 +215,17 @@ def abort_attempt(slots: SlotLog, attempt: str, record_id: str, cause: str) -> b
     return not isinstance(state.fate(attempt), Commit)
 
 
-def close_log(slots: SlotLog, record_id: str, cause: str) -> None:
+def close_log(slots: SlotLog, record_id: str, cause: str, hint: int = 0) -> None:
     """Put CLOSED behind the last record of a batch producer's or an appender's log, unless it
-    stands. Behind it nobody can write."""
+    stands. Behind it nobody can write.
+
+    Args:
+        hint: no slot from it to the end is gone.
+    """
     log = TypedLog(slots, AnyRecord(), Tail.followed_by)
     closed = ControlRecord(Closed.KIND, {"record_id": record_id, "cause": cause})
 
     def unless_closed(tail: Tail[ControlRecord]) -> ControlRecord | None:
         return None if tail.last is not None and tail.last.kind == Closed.KIND else closed
 
-    log.decide(log.tail_at(slots.find_end()), unless_closed)
+    log.decide(log.tail_at(slots.find_end(hint)), unless_closed)

@@ -105,15 +105,19 @@ class SlotLog:
                 raise self._hole(slot)
             yield slot, record
 
-    def find_end(self, hint: int = 0) -> int:
+    def find_end(self, hint: int = 0, first: int = 0) -> int:
         """Return the first empty slot, in O(log distance) requests from `hint`.
 
         Not guaranteed: that nothing stands behind it, in a log that lost a record.
+
+        Args:
+            first: slots below it may be gone. It holds a record itself, unless it is 0.
         """
+        hint = max(hint, first)
         if self.read(hint) is None:
             if hint and self.read(hint - 1) is not None:
                 return hint
-            low, high = -1, max(0, hint - 1)
+            low, high = first if first else -1, max(first, hint - 1)
         else:
             low, step = hint, 1
             while self.read(low + step) is not None:
@@ -183,7 +187,7 @@ def slots_listed(keys: Iterable[str]) -> dict[str, set[int]]:
     slots: dict[str, set[int]] = {}
     for key in keys:
         prefix, _, name = key.rpartition("/")
-        if name.isascii() and name.isdecimal():
+        if name.isascii() and name.isdecimal() and name == slot_name(int(name)):
             slots.setdefault(f"{prefix}/", set()).add(int(name))
     return slots
 

@@ -9,6 +9,7 @@ It must not ask the stage log while there is data. Only a log that is closed or 
 whether the stage was released.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -33,6 +34,7 @@ from durable_shuffle.shuffle.log.appender_log import (
     JobAbort,
     appender_log,
 )
+from durable_shuffle.shuffle.log.appender_reads import gone_below
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.stage import StageHandle, live_state
 from durable_shuffle.shuffle.read.extents import Extent, appended_extents, clip
@@ -46,6 +48,8 @@ from durable_shuffle.shuffle.read.position import (
 
 _CANCEL_SECONDS = 0.5
 """A cancellation is seen within this time."""
+_LOOK_SECONDS = 30.0
+"""A log that seems to have ended is asked so often whether the slot is one that is gone."""
 
 
 class LogFeed:
@@ -161,6 +165,9 @@ class _Cursor:
         self._ordinal = 0
         self._owner: str | None = None
         self._misses = 0
+        self._gone = 0
+        """Below it slots may be gone, as far as known."""
+        self._looks_at = math.inf
         self.extents: deque[Extent] = deque()
         self.mode: EndMode | None = None
         self.due = 0.0
@@ -182,8 +189,10 @@ class _Cursor:
             self._misses, self.due = 0, 0.0
             self._take(record)
             return True
-        if not self._begun and self._slot > 0:
-            self._slot = 0  # the hint was wrong
+        if self._stands_further(clock.monotonic()):
+            return True
+        if not self._begun and self._slot > self._gone:
+            self._slot = self._gone  # the hint was wrong
             return True
         if not self._begun and self._start.next_ordinal > 0:
             live_state(self._stage)
@@ -197,6 +206,24 @@ class _Cursor:
             self._settings.follow_longest_pause_seconds,
         )
         return False
+
+    def _stands_further(self, now: float) -> bool:
+        """Go on where the log does if the empty slot is one that is gone.
+
+        An idle reader does not ask each time: it looks at the second miss, then now and then.
+        """
+        behind = not self._begun or self._ordinal < self._start.next_ordinal
+        looks = behind or self._misses == 1 or now >= self._looks_at
+        if not looks or not self._slot:  # slot 0 is an OPEN, which never goes
+            return False
+        self._looks_at = now + _LOOK_SECONDS
+        self._gone = gone_below(self._stage)[self.producer]
+        if self._slot >= self._gone:
+            return False
+        if self._ordinal > self._start.next_ordinal:
+            self._start = ProducerPosition(self._ordinal, slot=self._gone)
+        self._slot, self._begun, self._owner = self._gone, False, None
+        return True
 
     def _take(self, record: AppenderRecord) -> None:
         if isinstance(record, Closed):
@@ -213,9 +240,14 @@ class _Cursor:
         after = int(record.after.ordinals(self._states, self._where)[self._column])
         before = after - sum(extent.rows for extent in extents)
         if not self._begun:
-            if before > self._start.next_ordinal and self._slot > 0:
-                self._slot = 0  # the hint was wrong
+            if before > self._start.next_ordinal and self._slot > self._gone:
+                self._slot = self._gone  # the hint was wrong
                 return
+            if before > self._start.next_ordinal and self._gone:
+                raise NotFoundError(
+                    f"records were released that the reader asks for: {self._where} asked for "
+                    f"{self._start.next_ordinal}, the earliest that is left is {before}"
+                )
             self._begun, self._ordinal = True, before
         self._check(record, extents, before)
         self._ordinal = after

@@ -31,7 +31,8 @@ from durable_shuffle.serialization.errors import (
     UnavailableError,
 )
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.appender_log import End, appender_log, read_tail, settled_segments
+from durable_shuffle.shuffle.log.appender_log import End, settled_segments
+from durable_shuffle.shuffle.log.appender_reads import gone_below, kept_records, read_tail
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import (
@@ -145,8 +146,8 @@ def _unnamed(
 ) -> Iterator[ObjectInfo]:
     """Yield unnamed segments of log producers' attempts that a newer OPEN, END or CLOSED ended."""
     for producer in sorted({producer for producer, _ in segments}):
-        records = appender_log(stage.producer_log(producer)).records()
-        named, stopped = settled_segments(record for _, record in records)
+        records = [record for _, record in kept_records(stage, producer)]
+        named, stopped = settled_segments(records)
         for attempt in stopped:
             for info in segments.get((producer, attempt), ()):
                 if (attempt, parse_segment_key(info.key)[2]) not in named:
@@ -167,8 +168,9 @@ def release_stage(
     """
     log, state = stage_log(stage), read_state(stage)
     state = _put_release(log, state, Release(ids.new_id(), generation, cause))
+    gone = gone_below(stage, state) if state.upto else (0,) * producers
     for producer in range(producers):
-        close_log(stage.producer_log(producer), ids.new_id(), cause)
+        close_log(stage.producer_log(producer), ids.new_id(), cause, hint=gone[producer])
     freed = _delete_data(stage.storage, stage.path)
     _put_closed(log, state, Closed(ids.new_id(), cause))
     return freed
@@ -248,7 +250,7 @@ def _mend_and_close(log: SlotLog, last: dict[str, int], ids: IdSource, cause: st
     copy = _readable(log, AnyRecord(), last.get(log.prefix, -1))
     for slot in copy.bad:
         log.mend(slot, PRODUCER_RECORDS.encode(Closed(ids.new_id(), cause)))
-    close_log(log, ids.new_id(), cause)
+    close_log(log, ids.new_id(), cause, hint=max(0, last.get(log.prefix, 0)))
 
 
 def _readable(log: SlotLog, codec: Decoder[Any], known: int) -> LogCopy[Any]:
@@ -354,7 +356,7 @@ def release_consumed(log: JobLog, storage: Storage, path: StagePath, ids: IdSour
 
 def _all_ended(stage: StageHandle) -> bool:
     """Return whether every log producer has ended for good, not merely suspended."""
-    last = (read_tail(stage.producer_log(p)).last for p in range(stage.describe.producers))
+    last = (read_tail(stage, p).last for p in range(stage.describe.producers))
     return all(isinstance(record, End) and record.mode != "SUSPEND" for record in last)
 
 

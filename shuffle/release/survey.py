@@ -17,10 +17,17 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS
+from durable_shuffle.shuffle.log.appender_reads import followed, gone_of
 from durable_shuffle.shuffle.log.consumer_records import CONSUMER_RECORDS
 from durable_shuffle.shuffle.log.layout import ConsumerPath, StagePath, parse_stage_folder
-from durable_shuffle.shuffle.log.records import PRODUCER_RECORDS, STAGE_RECORDS, Describe
-from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.records import (
+    PRODUCER_RECORDS,
+    STAGE_RECORDS,
+    Describe,
+    ReleaseUpto,
+)
+from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
+from durable_shuffle.shuffle.log.stage import numbers
 from durable_shuffle.shuffle.release.gc import (
     Judged,
     Scope,
@@ -121,14 +128,20 @@ def _stage_logs(
     describe = stage.records.get(0)
     in_log = isinstance(describe, Describe) and describe.writing == "log"
     codec: RecordCodec[Any] = APPENDER_RECORDS if in_log else PRODUCER_RECORDS
-    producers = {}
+    upto = stage.last(ReleaseUpto)
+    deleted = numbers(upto.deleted) if isinstance(upto, ReleaseUpto) else []
+    slots = slots_listed(info.key for info in listed)
+    producers, firsts = {}, dict[int, int]()
     for producer in sorted({n for i in listed if (n := path.producer_of(i.key)) is not None}):
         log = SlotLog(storage, path.producer_log_prefix(producer))
-        producers[producer] = copy_log(log, codec, known=last.get(log.prefix, -1))
+        known = last.get(log.prefix, -1)
+        first = firsts[producer] = gone_of(deleted, producer)
+        below = sorted(slot for slot in slots.get(log.prefix, ()) if slot < first)
+        producers[producer] = copy_log(log, codec, known=known, first=first, below=below)
     return StageLogs(
         copy.status(path),
         stage.records,
-        {producer: log.records for producer, log in producers.items()},
+        {p: followed(log.records, firsts[p]) for p, log in producers.items()},
         _findings([stage, *producers.values()]),
     )
 

@@ -1,18 +1,23 @@
 """Release the consumed part of a stage of log producers.
 
 RELEASE_UPTO is won in the stage log, after the REGISTER by which it was decided, before anything is
-deleted. Only segments are deleted, those of APPENDs that all registered consumers have passed. Logs
-stay.
+deleted. Segments go of APPENDs that all registered consumers have passed. If the caller knows which
+records a successor of a producer reads, older records go as well, one release later. OPENs stay, so
+that an attempt that was given up always meets the one that fenced it
+(docs/internals/decisions/009).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
-from durable_shuffle.shuffle.log.appender_log import Append, appender_log
-from durable_shuffle.shuffle.log.records import ReleaseUpto
+from durable_shuffle.shuffle.base.side_by_side import each_at_once
+from durable_shuffle.shuffle.log.appender_log import Append, AppenderRecord, End, appender_log
+from durable_shuffle.shuffle.log.appender_reads import gone_below, gone_of, loses_slots
+from durable_shuffle.shuffle.log.records import Closed, ReleaseUpto
 from durable_shuffle.shuffle.log.stage import (
     StageHandle,
     StageState,
@@ -29,6 +34,10 @@ from durable_shuffle.shuffle.release.retention import (
 )
 from durable_shuffle.shuffle.release.stages import Freed, delete
 
+NeededSlots = Callable[[StageHandle, int, bytes], Collection[int]]
+"""Returns, given a stage, a producer and its newest source position, which older slots of its log a
+successor reads."""
+
 
 def release_upto(
     stage: StageHandle,
@@ -37,6 +46,7 @@ def release_upto(
     ids: IdSource,
     generation: int,
     since: Sequence[int] | None = None,
+    needed: NeededSlots | None = None,
 ) -> Freed:
     """Release data that all registered consumers have acknowledged, and never more.
 
@@ -47,9 +57,11 @@ def release_upto(
             much as possible. Slots are clamped to what all consumers have acknowledged.
         since: per producer, a slot below which the caller knows that all data is deleted. Lower
             slots are not read again. Default: what the newest RELEASE_UPTO says.
+        needed: for producers of pipelines. With it, records go whose data an earlier call deleted;
+            without it, all stay.
 
     Returns:
-        What was deleted; zeros if nothing more may be released.
+        What was deleted, without records; zeros if nothing more may be released.
 
     Raises:
         InvalidInputError: the stage has no log producers (a sealed stage is released as a whole),
@@ -63,7 +75,22 @@ def release_upto(
     record_id = ids.new_id()
     before = read_state(stage)
     begin = tuple(since or before.deleted_below(len(producers)))
-    appends = {p: appends_of(stage, p, begin[p]) for p in producers}
+    records = {p: _records(stage, p, gone_of(begin, p)) for p in producers}
+    appends = {p: [r for r in records[p] if _is_append(r, begin[p])] for p in producers}
+    listed = list(stage.storage.list(stage.path.segments_prefix))
+
+    def freed(low: Sequence[int], high: Sequence[int]) -> Freed:
+        doomed = {
+            stage.path.segment_key(p, record.record_id, segment.number)
+            for p in producers
+            for slot, record in appends[p]
+            if low[p] <= slot < high[p]
+            for segment in record.segments
+        }
+        return delete(stage.storage, [i for i in listed if i.key in doomed])
+
+    deleted = before.released_below(len(producers))
+    earlier = freed(begin, deleted)
 
     def more(state: StageState) -> ReleaseUpto | None:
         if state.release is not None:
@@ -80,29 +107,57 @@ def release_upto(
         if upto == standing:
             return None
         cause = consumers_acknowledged(register.consumers)
-        return ReleaseUpto(record_id, generation, _packed(upto), _packed(begin), register, cause)
+        done = tuple(map(max, deleted, state.deleted_below(len(consumed))))
+        return ReleaseUpto(record_id, generation, _packed(upto), _packed(done), register, cause)
 
     state, _ = stage_log(stage).decide(before, more)
-    upto = state.released_below(len(producers))
-    doomed = {
-        stage.path.segment_key(p, record.record_id, segment.number)
-        for p in producers
-        for slot, record in appends[p]
-        if slot < upto[p]
-        for segment in record.segments
-    }
-    prefix = stage.path.segments_prefix
-    return delete(stage.storage, [i for i in stage.storage.list(prefix) if i.key in doomed])
+    now = freed(deleted, state.released_below(len(producers)))
+    if needed is not None:
+        for p in producers:
+            _delete_records(stage, p, gone_below(stage, state)[p], dict(records[p]), needed)
+    return earlier + now
 
 
 def _packed(slots: Sequence[int]) -> bytes:
     return np.array(slots, dtype="<u4").tobytes()
 
 
-def appends_of(stage: StageHandle, producer: int, begin: int = 0) -> list[tuple[int, Append]]:
-    """Return the APPENDs of a producer with their slots, from slot `begin` on."""
-    records = appender_log(stage.producer_log(producer)).records(begin)
-    return [(slot, record) for slot, record in records if isinstance(record, Append)]
+def _records(stage: StageHandle, producer: int, first: int) -> list[tuple[int, AppenderRecord]]:
+    return list(appender_log(stage.producer_log(producer)).records(first))
+
+
+def _is_append(record: tuple[int, AppenderRecord], first: int) -> TypeGuard[tuple[int, Append]]:
+    return record[0] >= first and isinstance(record[1], Append)
+
+
+def _delete_records(
+    stage: StageHandle,
+    producer: int,
+    gone: int,
+    records: dict[int, AppenderRecord],
+    needed: NeededSlots,
+) -> None:
+    """Delete the records of a pipeline's producer below a slot, except OPENs and needed ones.
+
+    Args:
+        gone: below it RELEASE_UPTO says that all data is deleted.
+        records: what the caller has read of the log, ascending, to its end.
+    """
+    newest = next(reversed(records.values()), None)
+    if not gone or newest is None or not loses_slots(newest):
+        return
+    assert not isinstance(newest, Closed)
+    slots = stage.producer_log(producer)
+    old = sorted(slot for slot in slots.listed() if slot < gone)
+    log = appender_log(slots)
+    kinds = each_at_once(lambda slot: records.get(slot) or log.record(slot), old)
+    stays = needed(stage, producer, newest.after.source_position)
+    doomed = (
+        slots.key(slot)
+        for slot, record in zip(old, kinds, strict=True)
+        if isinstance(record, Append | End) and slot not in stays
+    )
+    stage.storage.delete(list(doomed))
 
 
 def _ends(append: tuple[int, Append]) -> AppendEnds:

@@ -10,6 +10,7 @@ number of rows with what was committed.
 The reading process keeps the records that it read last; others are read again when needed.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,11 +33,15 @@ from durable_shuffle.shuffle.log.appender_log import (
     AppenderRecord,
     AppenderTail,
     appender_log,
-    read_tail,
-    refuse_holes,
     state_behind,
 )
-from durable_shuffle.shuffle.log.newest_schema import newest_schema
+from durable_shuffle.shuffle.log.appender_reads import (
+    gone_below,
+    loses_slots,
+    newest_schema,
+    read_tail,
+    refuse_holes,
+)
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, live_state, require_seal
 from durable_shuffle.shuffle.read.extents import Extent, appended_extents
@@ -132,9 +137,7 @@ class StageScan:
         if start is None:
             refuse_holes(self.stage)
         hints = [at.slot for at in start.lanes] if start else [0] * len(self.lanes)
-        return self._offset(
-            read_tail(lane.log.slots, hint) for lane, hint in zip(self.lanes, hints, strict=True)
-        )
+        return self._offset(read_tail(self.stage, p, hint) for p, hint in enumerate(hints))
 
     def arrivals(self, start: StreamOffset) -> Iterator[Arrival]:
         """Yield the records with rows from `start` on; the lanes take turns."""
@@ -199,10 +202,12 @@ class _Lane:
         self.subpartitions = tuple(self._owned.tolist())
         self._kept: dict[int, AppenderRecord] = {}
         self._kept_bytes = 0
+        self._loses_slots = True
+        """Whether slots of the log may be gone, as far as known."""
 
     def schema(self) -> bytes:
         """Return the schema message of the newest rows."""
-        return newest_schema(self._stage, self._producer, read_tail(self.log.slots))
+        return newest_schema(self._stage, self._producer, read_tail(self._stage, self._producer))
 
     def offset(self, end: AppenderTail) -> LaneOffset:
         """Return the offset behind the last record of `end`."""
@@ -210,18 +215,29 @@ class _Lane:
         if isinstance(end.last, Closed):
             live_state(self._stage)
             raise NotFoundError(f"a log was closed before its producer ended: {key!r}")
+        self._loses_slots = end.last is None or loses_slots(end.last)
         state = state_behind(self._stage, self._producer, end)
         ordinals = state.ordinals(len(self._owned), key)
         return LaneOffset(end.next_slot, tuple(ordinals.tolist()))
 
     def arrivals(self, slot: int) -> Iterator[Arrival]:
         """Yield the records with rows from `slot` to the end."""
-        while (record := self._record(slot)) is not None:
+        for at, record in self._standing(slot):
             if isinstance(record, Append):
-                yield self._arrival(record, slot)
+                yield self._arrival(record, at)
             elif isinstance(record, Closed):
                 return
-            slot += 1
+
+    def _standing(self, slot: int, last: float = math.inf) -> Iterator[tuple[int, AppenderRecord]]:
+        """Yield (slot, record) from one slot to another or the end, over slots that are gone."""
+        while slot <= last:
+            if (record := self._record(slot)) is not None:
+                yield slot, record
+                slot += 1
+            elif self._loses_slots and (gone := gone_below(self._stage)[self._producer]) > slot:
+                slot = gone
+            else:
+                return
 
     def ranges(self, start: LaneOffset, end: LaneOffset) -> Iterator[RowRange]:
         """Yield the rows in [start, end), in order.
@@ -239,19 +255,20 @@ class _Lane:
         low[self._owned], high[self._owned] = start.next, end.next
         high = np.maximum(low, high)
         reached = low.copy()
-        for slot in range(start.slot, end.slot + 1):
-            record = self._record(slot)
+        behind = start.slot
+        for slot, record in self._standing(start.slot, end.slot):
+            behind = slot + 1
             if isinstance(record, Append):
                 for span in self._ranges_of(record, slot, low, high):
                     k, first = span.extent.subpartition, span.extent.first_ordinal
                     self._check_joins(k, int(reached[k]), first + span.skip, slot)
                     reached[k] = first + span.end
                     yield span
-            elif record is None and slot < end.slot:
-                raise CorruptDataError(
-                    f"a slot lost its record: {self.log.key(slot)!r} was read before, or stands "
-                    "before one that was; run `durable-shuffle verify`"
-                )
+        if behind < end.slot:
+            raise CorruptDataError(
+                f"a slot lost its record: {self.log.key(behind)!r} was read before, or stands "
+                "before one that was; run `durable-shuffle verify`"
+            )
         for k in self.subpartitions:
             self._check_joins(k, int(reached[k]), int(high[k]), end.slot)
 

@@ -6,7 +6,8 @@ proves that a SEAL or REPLACE was about to be written: the record was lost, or i
 
 Some unnamed indexes are no finding, because no reader misses them: an index equal to one that
 counts or counted before, and objects of a compaction. Neither is an index that somebody is writing
-now, so the log is read again at the end. A consumer's log is further proof: it names the stages
+now, so the log is read again at the end, and one that was written just now is not taken for a lost
+SEAL: its driver is about to write that. A consumer's log is further proof: it names the stages
 that it reads and the SEAL or REPLACE by which it reads them.
 """
 
@@ -50,38 +51,51 @@ class LostEnds:
     """Ids of REPLACEs that may have been lost. An ABORT for each ensures that it never counts."""
 
 
-def list_indexes(storage: Storage, path: StagePath) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+YOUNG_SECONDS = 60.0
+"""A driver that lives puts SEAL within this time behind its index."""
+
+
+def list_indexes(storage: Storage, path: StagePath) -> tuple[dict[str, float], tuple[Finding, ...]]:
     """Return the names of a stage's index objects, except those of compactions, and findings.
 
     Call it before reading the stage's logs.
+
+    Returns:
+        Per name the seconds since 1970 at which it was written, 0 if the storage does not tell.
     """
     try:
-        names = [i.key.removeprefix(path.index_prefix) for i in storage.list(path.index_prefix)]
+        names = {
+            i.key.removeprefix(path.index_prefix): i.modified_wall_seconds
+            for i in storage.list(path.index_prefix)
+        }
         keys = [i.key for i in storage.list(path.compacted_prefix) if path.names_data(i.key)]
     except DurableShuffleError as error:
-        return (), (finding_of(error, path.prefix, "a listing of indexes"),)
+        return {}, (finding_of(error, path.prefix, "a listing of indexes"),)
     compactions = {parse_compacted_key(key)[0] for key in keys}
-    return tuple(name for name in names if is_id(name) and name not in compactions), ()
+    return {n: at for n, at in names.items() if is_id(n) and n not in compactions}, ()
 
 
 def lost_ends(
     path: StagePath,
-    indexes: Collection[str],
+    indexes: Mapping[str, float],
     log: LogCopy[Any],
     state: StageState,
     producers: Mapping[int, LogCopy[Any]],
     committed: Collection[int],
     settings: Settings,
+    now: float,
 ) -> LostEnds:
     """Return the records that other objects prove but that the stage's logs do not hold.
 
     Args:
-        indexes: names of index objects, listed before the logs were read.
+        indexes: names of index objects and when they were written, listed before the logs were
+            read.
         log: the stage log, without findings.
         state: what the stage log adds up to.
         producers: the producers' logs.
         committed: producers with a COMMIT that counts.
         settings: `control_threads` and `scratch_folder` are used.
+        now: seconds since 1970; infinite where no driver can be at work.
     """
     storage = log.log.storage
     describe = log.records.get(0)
@@ -101,7 +115,8 @@ def lost_ends(
         key = path.index_key(unnamed[0])
         ends = [producers[p] for p in missing if p in producers]
         findings = [_finding(end, "COMMIT", key, _RUN) for end in ends if not end.findings]
-        findings = findings or [_finding(log, "SEAL", key, _RUN)]
+        if not findings and now - max(indexes[n] for n in unnamed) > YOUNG_SECONDS:
+            findings = [_finding(log, "SEAL", key, _RUN)]
     again = copy_log(SlotLog(storage, path.log_prefix), STAGE_RECORDS)
     if not unnamed or max(again.records, default=-1) > max(log.records):
         return LostEnds()  # somebody is writing to it now

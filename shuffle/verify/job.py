@@ -10,6 +10,7 @@ After a damaged record the fold continues at the next full record, which needs n
 outputs and the state to check are those of the last state that the fold reached.
 """
 
+import math
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -55,13 +56,18 @@ from durable_shuffle.shuffle.verify.stage import OnProgress, check_stage
 
 
 def verify_stage(
-    storage: Storage, path: StagePath, settings: Settings, progress: OnProgress | None = None
+    storage: Storage,
+    path: StagePath,
+    settings: Settings,
+    progress: OnProgress | None = None,
+    now: float = math.inf,
 ) -> VerifyReport:
     """Check the job's log and one stage.
 
     Args:
         settings: `max_frame_bytes` and `control_threads` are used.
         progress: called in this thread with (bytes of segments checked, bytes of all segments).
+        now: as in `check_stage`.
 
     Returns:
         All findings. An object that the storage cannot serve is a finding too: nothing is skipped
@@ -72,12 +78,17 @@ def verify_stage(
         UnavailableError, InvalidInputError: the storage does not answer, or refuses access.
     """
     log = JobCopy(storage, path.job)
-    verdict = check_stage(storage, path, settings, released=path in log.released, progress=progress)
+    released = path in log.released
+    verdict = check_stage(storage, path, settings, released=released, progress=progress, now=now)
     return log.report((verdict,))
 
 
 def verify_job(
-    storage: Storage, job: str, settings: Settings, progress: OnProgress | None = None
+    storage: Storage,
+    job: str,
+    settings: Settings,
+    progress: OnProgress | None = None,
+    now: float = math.inf,
 ) -> VerifyReport:
     """Check a job's logs, all its stages (also released ones), oldest first, and all consumers.
 
@@ -86,6 +97,7 @@ def verify_job(
     Args:
         progress: as in `verify_stage`, summed over the stages. The second number grows with each
             stage that is begun.
+        now: as in `check_stage`.
 
     Raises:
         NotFoundError: nothing is stored of such a job.
@@ -106,14 +118,14 @@ def verify_job(
         if path in log.freed:
             continue
         total.next_stage()
-        stages.append(
-            check_stage(storage, path, settings, released=path in log.released, progress=total)
-        )
+        released = path in log.released
+        checked = check_stage(storage, path, settings, released=released, progress=total, now=now)
+        stages.append(checked)
     consumers = check_consumers(storage, job, settings)
     reads = {read: c.path.prefix for c in consumers for read in c.reads}
     if reads:
-        now = JobCopy(storage, job)  # a stage may have been added since
-        known = {*now.paths, *now.begun, *now.purged, *(path for path, _ in unnamed)}
+        again = JobCopy(storage, job)  # a stage may have been added since
+        known = {*again.paths, *again.begun, *again.purged, *(path for path, _ in unnamed)}
         log.findings += consumed_ends(storage, job, reads, known)
     return log.report(tuple(stages), consumers, _command_logs(storage, job))
 

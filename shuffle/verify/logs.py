@@ -5,14 +5,13 @@ must exist, and a missing one is a finding. A listing can only add findings, nev
 log ends in CLOSED, missing lower slots are no finding: they may have been deleted on purpose.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from durable_shuffle.serialization.errors import DurableShuffleError, ErrorKind
 from durable_shuffle.shuffle.log.records import Closed
-from durable_shuffle.shuffle.log.slot_log import SlotLog
+from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.verify.report import Finding, damage, finding_of
 
@@ -29,7 +28,6 @@ class Decoder(Protocol[R_co]):
 
 _MOST_GAPS = 1000
 """At most about this many missing slots of one log are reported one by one."""
-_SLOT = re.compile(r"(.*/)(\d{10,})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,42 +54,51 @@ class LogCopy(Generic[R]):
         return records[-1] if records else None
 
 
-def copy_log(log: SlotLog, codec: Decoder[R], *, known: int = -1, first: int = 0) -> LogCopy[R]:
+def copy_log(
+    log: SlotLog,
+    codec: Decoder[R],
+    *,
+    known: int = -1,
+    first: int = 0,
+    below: Iterable[int] = (),
+) -> LogCopy[R]:
     """Read and decode a log to its end.
 
     Args:
         first: the slot to begin at; lower ones may be gone.
         known: a slot that must exist: reading does not stop before it. -1 if none is known.
+        below: slots below `first` that are read as well, ascending. Of these, none must exist.
     """
     records: dict[int, R] = {}
     findings: list[Finding] = []
     gaps: list[Finding] = []
     objects = checked_bytes = 0
-    slot = first
+    older = iter(below)
+    slot = next(older, first)
     while True:  # ends: at the first slot above `known` that is empty or cannot be read
         key = log.key(slot)
         try:
             data = log.read(slot)
         except DurableShuffleError as error:
             findings.append(finding_of(error, key, "a readable record"))
-            if slot >= known:
+            if slot >= max(known, first):
                 break
-            slot += 1
+            slot = next(older, first) if slot < first else slot + 1
             continue
-        if data is None:
+        if data is None and slot >= first:
             if slot > known:
                 break
             gaps.append(Finding(key, ErrorKind.NOT_FOUND, "a record", "no such object"))
             if len(gaps) > _MOST_GAPS:  # `known` may be forged, so skip to it
                 slot = max(slot, known - 1)
-        else:
+        elif data is not None:
             objects, checked_bytes = objects + 1, checked_bytes + len(data)
             try:
                 records[slot] = codec.decode(data, key)
             except DurableShuffleError as error:
                 expected = "an intact record of this version"
                 findings.append(finding_of(error, key, expected, start=0, length=len(data)))
-        slot += 1
+        slot = next(older, first) if slot < first else slot + 1
     closed = bool(records) and isinstance(list(records.values())[-1], Closed)
     return LogCopy(
         log,
@@ -133,17 +140,21 @@ def last_slots(storage: Storage, prefix: str) -> tuple[dict[str, int], tuple[Fin
 
     If the listing fails, return no slots and a finding.
     """
+    listed, problems = listed_slots(storage, prefix)
+    return {log: max(slots) for log, slots in listed.items()}, problems
+
+
+def listed_slots(storage: Storage, prefix: str) -> tuple[dict[str, set[int]], tuple[Finding, ...]]:
+    """Return the listed slots of every log below `prefix`, by the log's own prefix.
+
+    If the listing fails, return no slots and a finding.
+    """
     try:
-        return highest_slots([info.key for info in storage.list(prefix)]), ()
+        return slots_listed([info.key for info in storage.list(prefix)]), ()
     except DurableShuffleError as error:
         return {}, (finding_of(error, prefix, "a listing, to look for gaps in logs"),)
 
 
 def highest_slots(keys: Iterable[str]) -> dict[str, int]:
     """Return the highest slot of every log among the keys, by the log's own prefix."""
-    last: dict[str, int] = {}
-    for key in keys:
-        match = _SLOT.fullmatch(key)
-        if match:
-            last[match[1]] = max(last.get(match[1], -1), int(match[2]))
-    return last
+    return {log: max(slots) for log, slots in slots_listed(keys).items()}

@@ -11,6 +11,7 @@ are held, and read again, a few producers at a time, to be checked.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from durable_shuffle.serialization.msgpack_codec import PAIR_CODEC
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.words import growing_status, status_of
 from durable_shuffle.shuffle.log.appender_log import APPENDER_RECORDS, Append, End
+from durable_shuffle.shuffle.log.appender_reads import gone_of
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt, producer_state
 from durable_shuffle.shuffle.log.records import (
@@ -54,7 +56,14 @@ from durable_shuffle.shuffle.verify.index import (
     check_index,
     compare_index,
 )
-from durable_shuffle.shuffle.verify.logs import Decoder, LogCopy, copy_log, last_slots, repeated
+from durable_shuffle.shuffle.verify.logs import (
+    Decoder,
+    LogCopy,
+    copy_log,
+    last_slots,
+    listed_slots,
+    repeated,
+)
 from durable_shuffle.shuffle.verify.report import Finding, StageVerdict, damage, finding_of
 from durable_shuffle.shuffle.verify.segment import SegmentTask, check_segments
 
@@ -85,15 +94,18 @@ def check_stage(
     *,
     released: bool,
     progress: OnProgress | None = None,
+    now: float = math.inf,
 ) -> StageVerdict:
     """Check one stage.
 
     Args:
+        now: seconds since 1970, by which what a driver is writing is told from what one left;
+            infinite where none can be at work.
         released: whether the job log says that the stage was released; then only its logs are
             checked.
         progress: called with (bytes of segments checked, bytes of all segments).
     """
-    walk = StageWalk(storage, path, settings)
+    walk = StageWalk(storage, path, settings, now)
     if not released and walk.state.release is None:
         walk.check_data(progress or _no_progress)
         if not walk.data.findings or not _released_since(storage, path, walk.upto):
@@ -115,8 +127,10 @@ class StageWalk:
     commits: dict[int, CommittedAttempt]
     """Each COMMIT that counts and can be read, without extents if they were left out."""
 
-    def __init__(self, storage: Storage, path: StagePath, settings: Settings) -> None:
-        self.storage, self.path, self._settings = storage, path, settings
+    def __init__(
+        self, storage: Storage, path: StagePath, settings: Settings, now: float = math.inf
+    ) -> None:
+        self.storage, self.path, self._settings, self._now = storage, path, settings, now
         self.logs, self.data = _Tally(), _Tally()
         self._indexes, unlisted = list_indexes(storage, path)  # before the logs that name them
         self.logs.add(0, 0, unlisted)
@@ -201,6 +215,7 @@ class StageWalk:
                 self.copies,
                 self.commits,
                 self._settings,
+                self._now,
             )
             self.data.findings.extend(self.ends.findings)
         if self._seal is not None and not self.data.findings and not self.logs.findings:
@@ -225,22 +240,33 @@ class StageWalk:
             self.logs.findings.append(finding_of(error, key, "a readable schema"))
 
     def _copy_producer_logs(self) -> dict[int, LogCopy[Any]]:
-        last, problems = last_slots(self.storage, self.path.producers_prefix)
+        listed, problems = listed_slots(self.storage, self.path.producers_prefix)
         self.logs.add(0, 0, problems)
         known = dict.fromkeys(range(self._producers or 0), -1)
         if self._seal is not None:
             known.update(enumerate(numbers(self._seal.commit_slots)))
-        for prefix, slot in last.items():
+        for prefix, slots in listed.items():
             if (p := self.path.producer_of(prefix)) is not None:
-                known[p] = max(known.get(p, -1), slot)
+                known[p] = max(known.get(p, -1), *slots)
 
         def copy(item: tuple[int, int]) -> LogCopy[Any]:
             log = SlotLog(self.storage, self.path.producer_log_prefix(item[0]))
-            copied = copy_log(log, self._codec, known=item[1])
+            first = gone_of(deleted, item[0])
+            below = sorted(slot for slot in listed.get(log.prefix, ()) if slot < first)
+            copied = copy_log(log, self._codec, known=item[1], first=first, below=below)
             return replace(copied, records=light(copied.records, producers=len(known)))
 
-        with ThreadPoolExecutor(self._settings.control_threads) as pool:
-            copies = dict(zip(known, pool.map(copy, known.items()), strict=True))
+        deleted = numbers(self.state.upto.deleted) if self.state.upto else []
+        while True:  # ends: each turn reads from a higher slot on
+            with ThreadPoolExecutor(self._settings.control_threads) as pool:
+                copies = dict(zip(known, pool.map(copy, known.items()), strict=True))
+            if self._codec is not APPENDER_RECORDS or not any(c.gaps for c in copies.values()):
+                break
+            upto = copy_log(self._log.log, STAGE_RECORDS).last(ReleaseUpto)
+            now = numbers(upto.deleted) if isinstance(upto, ReleaseUpto) else []
+            if now == deleted:
+                break
+            deleted = now
         for copied in copies.values():
             self.logs.add(copied.objects, copied.checked_bytes, copied.findings)
         return copies

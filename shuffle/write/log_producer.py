@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from durable_shuffle.serialization.errors import (
+    ConflictError,
     CorruptDataError,
     FencedError,
     InvalidInputError,
@@ -34,8 +35,8 @@ from durable_shuffle.shuffle.log.appender_log import (
     opening,
     refuse_other_writer,
     state_behind,
-    whole_tail,
 )
+from durable_shuffle.shuffle.log.appender_reads import gone_below, position_in, whole_tail
 from durable_shuffle.shuffle.log.layout import is_id
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import Won, refuse_older
@@ -99,7 +100,8 @@ class LogProducer:
         Raises:
             FencedError: a higher generation opened, or the stage was released.
             InvalidInputError: the producer has ended (not by SUSPEND), or an argument is wrong.
-            ConflictError: other attempts kept winning the slots; try again.
+            ConflictError: other attempts kept winning the slots, or slots went while the log was
+                read; try again.
             CorruptDataError: the log lost a record; names the slot.
             OutcomeUnknownError, UnavailableError: OPEN may stand now or later, which fences nobody
                 but older attempts: call again with another id.
@@ -118,6 +120,9 @@ class LogProducer:
             lambda tail: _successor(stage, producer, tail, record_id, generation),
         )
         assert isinstance(tail.last, AppenderOpen)  # `_successor` proposes nothing else
+        if tail.next_slot <= gone_below(stage)[producer]:  # it looked at the end, and was gone
+            key = slots.key(tail.next_slot - 1)
+            raise ConflictError(f"slots went while the log was read, {key!r} is one; try again")
         return cls(stage, tail.last, tail.next_slot - 1, settings)
 
     @property
@@ -131,15 +136,8 @@ class LogProducer:
         return self._newest.after.source_position
 
     def source_position_in(self, slot: int) -> bytes:
-        """Return the source position that an earlier record of this producer holds.
-
-        Raises:
-            CorruptDataError: there is no such record.
-        """
-        record = appender_log(self._log).record(slot)
-        if record is None or isinstance(record, Closed):
-            raise CorruptDataError(f"a slot lost its record: key={self._log.key(slot)!r}")
-        return record.after.source_position
+        """See `position_in`."""
+        return position_in(self._log, slot)
 
     @property
     def next_slot(self) -> int:

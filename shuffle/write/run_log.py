@@ -39,16 +39,14 @@ from durable_shuffle.shuffle.log.appender_log import (
     appending,
     decides,
     opening,
-    read_tail,
     refuse_other_writer,
     state_behind,
-    whole_tail,
 )
+from durable_shuffle.shuffle.log.appender_reads import newest_schema, read_tail, whole_tail
 from durable_shuffle.shuffle.log.layout import (
     named_here,
     parse_segment_key,
 )
-from durable_shuffle.shuffle.log.newest_schema import newest_schema
 from durable_shuffle.shuffle.log.records import Closed
 from durable_shuffle.shuffle.log.slot_log import SlotLog
 from durable_shuffle.shuffle.log.stage import StageHandle
@@ -156,7 +154,7 @@ def begin_batch(
         attempt = run.attempt(state.epoch + 1)
         return opening(state, producer, attempt, state.generation, run.query)
 
-    tail = read_tail(log, batch)
+    tail = read_tail(stage, producer, batch)
     _refuse_old_checkpoint(tail, run, batch, log.prefix)
     if not owns(tail) and not has_batch(tail, run, batch, log.prefix):
         tail = whole_tail(stage, producer)
@@ -247,7 +245,7 @@ def append_batch(
     """
     log = stage.producer_log(producer)
     if not parts:
-        tail = read_tail(log, batch)
+        tail = read_tail(stage, producer, batch)
         if has_batch(tail, run, batch, log.prefix):
             if run.query and repeated_rows is not None:
                 _refuse_other_rows(log, tail, run, batch, repeated_rows)
@@ -356,7 +354,7 @@ def clear_behind(stage: StageHandle, producer: int, attempt: str) -> int:
         attempt: id of the OPEN by which the caller writes.
     """
     log = appender_log(stage.producer_log(producer))
-    slot = read_tail(log.slots).next_slot
+    slot = read_tail(stage, producer).next_slot
     named: set[tuple[str, int]] = set()
     followed: set[str] = set()
     opened = False

@@ -4,12 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_source import in_folder
 from operated import NAME
 from pipeline_steps import Numbers, same
-from pipelines import copying, prefix_of_all, published, threads, until
+from pipelines import ROWS, copying, prefix_of_all, published, settings, threads, until
 from steered import WAIT, Operated, each_once
 
+from durable_shuffle.pipelines import Pipeline
 from durable_shuffle.recovery.job.phases import JobPhase
+from durable_shuffle.recovery.pipeline.plan.folder import FolderSource
+from durable_shuffle.recovery.pipeline.plan.sinks import FileSink
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
@@ -132,3 +136,47 @@ def test_gc_leaves_a_pipeline_alone_that_runs(tmp_path: Path) -> None:
     assert (result.phase, result.restarts) == (JobPhase.FINISHED, 0)
     assert prefix_of_all(published(tmp_path), 1)
     assert collect(tmp_path).generation == before.generation + 1
+
+
+def slots(folder: Path, job: str, stage: str) -> list[int]:
+    """Which slots of a producer's log are there."""
+    storage = LocalStorage(folder / "data")
+    path = next(path for path in read_job(storage, job).order if path.name == stage)
+    return sorted(open_stage(storage, path).producer_log(0).listed())
+
+
+def test_records_of_rows_that_went_go_too(tmp_path: Path) -> None:
+    """All but OPENs and what the source's position names; over suspensions no file comes twice."""
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    written = 0
+
+    def more(files: int) -> None:
+        nonlocal written
+        for _ in range(files):
+            in_folder(inbox, f"{written:05d}.json", [written])
+            written += 1
+
+    def made() -> Pipeline:
+        pipeline = Pipeline(
+            "watching",
+            str(tmp_path / "data"),
+            settings=settings(append_rows=1, release_seconds=0.05),
+        )
+        source = FolderSource(str(inbox), "json", ROWS)
+        stream = pipeline.source("files", source, schema=ROWS, key="n", partitions=2)
+        stream.consume("copy", same, schema=ROWS, sink=FileSink(str(tmp_path / "out"), "json"))
+        return pipeline
+
+    for start in range(3):
+        running = made().start(launcher=threads)
+        for _ in range(2):
+            more(30)
+            until(lambda: published(tmp_path).total() == written, "all rows")
+        kept = slots(tmp_path, "watching", "files")
+        until(lambda: len(slots(tmp_path, "watching", "files")) < 30, "records go")
+        running.stop("SUSPEND" if start < 2 else "DRAIN")
+        running.wait(WAIT)
+        assert max(kept) >= 60 * (start + 1), "slots, kept ones or not"
+    assert sorted(published(tmp_path)) == list(range(180))
+    assert set(published(tmp_path).values()) == {1}

@@ -14,7 +14,8 @@ from durable_shuffle.recovery.pipeline.plan.sinks import CallbackSink, StageSink
 from durable_shuffle.serialization.errors import InvalidInputError, NotReadyError
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
-from durable_shuffle.shuffle.log.appender_log import End, producer_status
+from durable_shuffle.shuffle.log.appender_log import End
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
 from durable_shuffle.shuffle.read.log_feed import LogFeed

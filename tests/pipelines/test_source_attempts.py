@@ -21,7 +21,7 @@ from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource
 from durable_shuffle.recovery.pipeline.task import source as source_module
 from durable_shuffle.recovery.pipeline.task.source import Puller, SourceEnd, SourceRun
 from durable_shuffle.shuffle.consume.open_view import open_view
-from durable_shuffle.shuffle.log.appender_log import producer_status
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.read.batch_source import PlacedMarker
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from protocol import trim_model as trims
 from protocol.explorer import explore
-from protocol.trim_model import TrimModel, all_over, trimmed
+from protocol.trim_model import TrimModel, all_over, all_read, trimmed
 
 MAX_STATES = 200_000
 WITH_A_CRASH = TrimModel(appends=1)
@@ -39,3 +39,25 @@ def test_each_rule_is_needed(model: TrimModel, steps: int) -> None:
     print(found)
     assert trims.WON_NOTHING in found.traces, found
     assert len(found.traces[trims.WON_NOTHING]) == steps, found
+
+
+READ = TrimModel(appends=1, crashes=0, follows=True)
+
+
+def test_a_reader_that_looks_at_the_floor_always_comes_to_the_end() -> None:
+    """It may have paused while slots went; it never takes rows that do not count."""
+    found = explore(READ, max_states=MAX_STATES, wanted=trimmed, can_always_finish=all_read)
+    print(found)
+    assert found.holds, found
+    assert found.states == 13_883
+
+
+def test_a_reader_that_does_not_look_waits_for_ever() -> None:
+    found = explore(
+        replace(READ, reader_looks=False),
+        max_states=MAX_STATES,
+        wanted=trimmed,
+        can_always_finish=all_read,
+    )
+    print(found)
+    assert not found.holds, found

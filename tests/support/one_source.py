@@ -15,7 +15,8 @@ from durable_shuffle.recovery.pipeline.plan.settings import PipelineSettings
 from durable_shuffle.recovery.pipeline.plan.sources import IteratorSource, Source
 from durable_shuffle.recovery.pipeline.task.source import SourceRun
 from durable_shuffle.shuffle.consume.open_view import open_view
-from durable_shuffle.shuffle.log.appender_log import End, producer_status
+from durable_shuffle.shuffle.log.appender_log import End
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 
 TASK = "in-p0000"
 SETTINGS = PipelineSettings(append_rows=3, append_seconds=3600)

@@ -14,7 +14,8 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import Opening, hold, read_resume_set
 from durable_shuffle.shuffle.consume.resume_set import InputKey, ResumeSet, cursor
-from durable_shuffle.shuffle.log.appender_log import End, producer_status
+from durable_shuffle.shuffle.log.appender_log import End
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.log.consumer_records import Finished
 from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import ConsumerPath, check_name

@@ -11,6 +11,7 @@ does it, and it looks up where new consumers begin: so they begin behind what it
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from durable_shuffle.recovery.pipeline.commands.requests import AllowRelease
 from durable_shuffle.recovery.pipeline.plan.plan import (
@@ -18,6 +19,7 @@ from durable_shuffle.recovery.pipeline.plan.plan import (
     StartAt,
     stored_stage,
 )
+from durable_shuffle.recovery.pipeline.plan.positions import slots_needed
 from durable_shuffle.recovery.pipeline.plan.updates import PreparedPlan
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
@@ -26,13 +28,8 @@ from durable_shuffle.serialization.errors import (
 )
 from durable_shuffle.shuffle.base.clock import IdSource
 from durable_shuffle.shuffle.consume.log import read_resume_set
-from durable_shuffle.shuffle.log.appender_log import (
-    AppenderRecord,
-    End,
-    appender_log,
-    producer_status,
-    whole_tail,
-)
+from durable_shuffle.shuffle.log.appender_log import AppenderRecord, End, appender_log
+from durable_shuffle.shuffle.log.appender_reads import position_in, producer_status, whole_tail
 from durable_shuffle.shuffle.log.job_state import JobState
 from durable_shuffle.shuffle.log.layout import ConsumerPath, consumers_prefix
 from durable_shuffle.shuffle.log.records import Closed
@@ -239,7 +236,12 @@ def _release(
 ) -> Freed:
     names = readers | _others(stage)
     register_consumers(stage, names, ids=ids, generation=generation, grows=True)
-    return release_upto(stage, asked, ids=ids, generation=generation)
+    return release_upto(stage, asked, ids=ids, generation=generation, needed=_needed_slots)
+
+
+def _needed_slots(stage: StageHandle, producer: int, position: bytes) -> set[int]:
+    slots = stage.producer_log(producer)
+    return slots_needed(position, partial(position_in, slots), name=f"log {slots.prefix!r}")
 
 
 def _producer(text: str, producers: int) -> int:

@@ -208,6 +208,18 @@ class CollectedNames:
         self._nodes.append(SourceNames(names, size, slot, before, self.checkpoint))
 
 
+def slots_needed(stored: bytes, stored_in: Callable[[int], bytes], *, name: str) -> set[int]:
+    """Return the earlier slots that a successor reads which goes on from a position.
+
+    Args:
+        stored: the newest position; b"" at the very start.
+        stored_in: returns what the record in a slot holds.
+        name: of the log, for messages.
+    """
+    found = _POSITIONS.decode(stored, name=name) if stored else None
+    return {node.before for node in _nodes(found, stored_in, name) if node.before >= 0}
+
+
 def _nodes(newest: object, stored_in: Callable[[int], bytes], name: str) -> list[SourceNames]:
     nodes: list[SourceNames] = []
     while isinstance(newest, SourceNames):

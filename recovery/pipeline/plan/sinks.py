@@ -40,7 +40,8 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.user_code import user_code
 from durable_shuffle.shuffle.consume.outputs import read_output, write_output
 from durable_shuffle.shuffle.consume.task import ConsumerTask
-from durable_shuffle.shuffle.log.appender_log import End, producer_status
+from durable_shuffle.shuffle.log.appender_log import End
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.log.consumer_records import OutputRef
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.log.stage import StageHandle

@@ -32,7 +32,8 @@ from durable_shuffle.serialization.markers import Checkpoint, EndMode
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.retry import backoff_seconds
 from durable_shuffle.shuffle.base.user_code import close_all, user_code, users_close
-from durable_shuffle.shuffle.log.appender_log import End, producer_status
+from durable_shuffle.shuffle.log.appender_log import End
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.write.log_producer import LogProducer
 

@@ -9,6 +9,9 @@ the floor, and an APPEND costs one request as before.
 Who opens must know where the log ends, and a slot that reads as empty may be one that is gone. So
 it looks at the floor behind an OPEN that it won, and begins again if that is above. Where it begins
 to read, at the floor or at slot 0, is a matter of requests.
+
+A reader that follows the log may have paused while slots went whose rows it does not need. An empty
+slot says nothing to it until it has looked at the floor.
 """
 
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ from protocol.slots import with_item
 
 FENCED_WROTE: Final = "an attempt's record counts behind the OPEN of a newer one"
 WON_NOTHING: Final = "an attempt believes in a record that no reader will read"
+READ_LITTER: Final = "a reader takes rows that do not count"
 
 Phase = Literal["idle", "looked", "opens", "opened", "owns", "over"]
 
@@ -51,6 +55,8 @@ class TrimState(NamedTuple):
     """Creates of the dead, which land at any time, or never."""
     attempts: tuple[Attempt, ...]
     crashes: int
+    reader: int = 0
+    """The slot that a reader asks for next."""
 
     def stored(self, slot: int) -> Record | None:
         """Return what a read of the slot returns."""
@@ -80,6 +86,10 @@ class TrimModel:
     """Off: who won an OPEN believes it."""
     floor_first: bool = True
     """Off: slots go before the stage's log says so."""
+    follows: bool = False
+    """Whether a reader follows the log."""
+    reader_looks: bool = True
+    """Off: an empty slot is the end to it."""
 
     def initial(self) -> TrimState:
         none = frozenset[tuple[int, Record]]()
@@ -95,6 +105,8 @@ class TrimModel:
         for who, me in enumerate(state.attempts):
             if any(slot >= len(state.truth) or state.truth[slot].by != who for slot in me.won):
                 found.append(WON_NOTHING)
+        if any(record.kind == "APPEND" and slot < state.reader for slot, record in state.litter):
+            found.append(READ_LITTER)
         return tuple(found)
 
     def steps(self, state: TrimState) -> Iterator[Step[TrimState]]:
@@ -111,6 +123,11 @@ class TrimModel:
         for slot in set(range(below)) - state.deleted:
             if state.truth[slot].kind == "APPEND" or not self.opens_stay:
                 yield f"slot {slot} goes", state._replace(deleted=state.deleted | {slot}), ()
+        if self.follows:
+            there = state.stored(state.reader) is not None
+            if there or (self.reader_looks and state.reader < state.floor):
+                reader = state.reader + 1 if there else state.floor
+                yield f"the reader goes to {reader}", state._replace(reader=reader), NO_DAMAGE
         for slot, record in sorted(state.flying):
             after = state._replace(flying=state.flying - {(slot, record)})
             yield f"late: {record} at {slot}", after.create(slot, record)[0], NO_DAMAGE
@@ -159,6 +176,11 @@ class TrimModel:
 def all_over(state: TrimState) -> bool:
     """Whether every attempt is dead, was fenced, or has appended all that it wanted."""
     return all(me.phase == "over" or not me.appends for me in state.attempts)
+
+
+def all_read(state: TrimState) -> bool:
+    """Whether all is over, and the reader is at the end."""
+    return all_over(state) and state.reader == len(state.truth)
 
 
 def trimmed(state: TrimState) -> bool:

@@ -33,7 +33,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.markers import Checkpoint
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.open_view import open_view
-from durable_shuffle.shuffle.log.appender_log import refuse_holes
+from durable_shuffle.shuffle.log.appender_reads import refuse_holes
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.records import StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, read_state, stage_log

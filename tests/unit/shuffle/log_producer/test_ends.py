@@ -27,7 +27,8 @@ from durable_shuffle.serialization.errors import (
     InvalidInputError,
 )
 from durable_shuffle.serialization.markers import EndMode
-from durable_shuffle.shuffle.log.appender_log import End, producer_status
+from durable_shuffle.shuffle.log.appender_log import End
+from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.stages import delete_orphans, release_stage
 from durable_shuffle.shuffle.storage.memory import MemoryStorage

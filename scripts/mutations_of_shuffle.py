@@ -16,6 +16,14 @@ TRIMMED = "tests/unit/shuffle/test_trimmed_logs.py"
 
 MUTATIONS = (
     Mutation(
+        "early tasks",
+        "a task that started beside its driver's records does not wait for them",
+        "shuffle/write/awaited.py",
+        "        if verb in _WRITES:",
+        "        if not verb:",
+        "tests/unit/shuffle/test_awaiting_storage.py",
+    ),
+    Mutation(
         "gone slots",
         "who won an OPEN believes it, though the slot may have been one that was gone",
         "shuffle/write/log_producer.py",

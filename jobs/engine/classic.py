@@ -34,6 +34,7 @@ from durable_shuffle.jobs.engine.engine import (
     session_settings,
     with_partition_ids,
 )
+from durable_shuffle.jobs.engine.starting import starting
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
@@ -218,8 +219,7 @@ class ClassicEngine(Engine):
     def run(self, planned: Planned, function: ArrowFunction, job: MapJob) -> list[MapResult]:
         with catalyst.active(planned.df.sparkSession):  # operators of a query's piece bind to it
             tasks: Any = _AsIs(planned.df.mapInArrow(function, RESULT_SCHEMA).rdd)
-        job.may_start()
-        with self.described(job.label):
+        with starting(self._spark.sparkContext, job), self.described(job.label):
             rows = self._spark.sparkContext.runJob(tasks, list, list(job.producers))
         return [map_result(row.asDict()) for row in rows]
 

@@ -30,7 +30,7 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.clock import Clock, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.producer_log import CommittedAttempt
 from durable_shuffle.shuffle.log.records import PASSTHROUGH, PRODUCER_RECORDS, Commit, Seal
@@ -44,7 +44,9 @@ from durable_shuffle.shuffle.read.sealed_reader import (
 )
 from durable_shuffle.shuffle.rows.partitioner import narrow_ids, round_robin_ids
 from durable_shuffle.shuffle.seal.suspect import noting
+from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
+from durable_shuffle.shuffle.write.awaited import Awaited, AwaitingStorage
 from durable_shuffle.shuffle.write.producer import (
     ProducerResult,
     run_producer,
@@ -131,6 +133,9 @@ class MapJob:
     """Shown in Spark's UI."""
     may_start: Callable[[], None] = lambda: None
     """To be called behind all preparations: returns when tasks may start, or raises."""
+    looks: bool = False
+    """Whether tasks make sure of that themselves, so that they may start beside this call. If it
+    raises, they have to be cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,8 @@ class MapTasks:
     """Whether these are the first tasks that write the stage."""
     max_batch_bytes: int | None = None
     """If Spark hands over a larger batch, the task reports LargeRowsError."""
+    awaited: tuple[Awaited, ...] = ()
+    """Records that must stand before a task stores anything, if it may start before they do."""
 
     def run(self, produce: Produce) -> pa.RecordBatch:
         """Write one producer's output and return the result as a row; the body of every map task.
@@ -173,7 +180,8 @@ class MapTasks:
             check_code(self.code)
             # Spark numbers attempts anew only when it runs its whole stage again
             first = self.new and context.attemptNumber() == 0
-            stage = replace(self.stage, storage=counting, untried=first)
+            storage = self._behind_records(counting, clock)
+            stage = replace(self.stage, storage=storage, untried=first)
             result = produce(stage, context.partitionId(), RandomIds().new_id())
         except (DurableShuffleError, LargeRowsError) as e:
             may_pass = isinstance(e, UnavailableError | OutcomeUnknownError)
@@ -181,6 +189,12 @@ class MapTasks:
                 raise
             error = e
         return _row(context, result, counting, clock.monotonic() - start, error)
+
+    def _behind_records(self, storage: Storage, clock: Clock) -> Storage:
+        if not self.awaited:
+            return storage
+        patience = self.settings.storage_call_seconds
+        return AwaitingStorage(storage, self.awaited, clock=clock, patience_seconds=patience)
 
 
 def map_function(tasks: MapTasks) -> ArrowFunction:

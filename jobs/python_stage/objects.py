@@ -12,6 +12,7 @@ from pyspark import RDD
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.checks import check_function
 from durable_shuffle.jobs.engine.engine import Engine, Planned
+from durable_shuffle.jobs.engine.starting import starting
 from durable_shuffle.jobs.engine.tasks import (
     MapJob,
     MapResult,
@@ -144,8 +145,7 @@ class ObjectWork(StageWork[RDD[Pair]]):
             yield from tasks.run(produce).to_pylist()
 
         written = rdd.mapPartitions(write)
-        job.may_start()
-        with self.engine.described(job.label):
+        with starting(rdd.context, job), self.engine.described(job.label):
             rows = rdd.context.runJob(written, list, list(job.producers))
         return [map_result(row) for row in rows]
 

@@ -33,6 +33,7 @@ from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.stored_stage import Ahead, SealedRows, StoredStage
 from durable_shuffle.serialization.errors import ConflictError
 from durable_shuffle.shuffle.base.side_by_side import side_by_side
+from durable_shuffle.shuffle.write.awaited import Awaited
 
 T = TypeVar("T")
 
@@ -216,7 +217,7 @@ class QueryRun:
             work = partial(self._natively, cut)
         else:
             writing = CutWork(self._query, cut, self.stored)
-            ahead = Ahead(self._sealed_below(cut))
+            ahead = self._ahead(cut)
             if not self._at_risk.budget:  # else it has to be known how long the stage took
                 foreseen = Future()
                 ahead = replace(ahead, foreseen=foreseen.set_result)
@@ -227,16 +228,17 @@ class QueryRun:
         if foreseen is not None:
             self._foreseen[foreseen] = future
 
-    def _sealed_below(self, cut: Cut) -> Callable[[], None]:
+    def _ahead(self, cut: Cut) -> Ahead:
         """Return what waits until the stages that a cut reads are sealed, or raises."""
         below = {id(self.stored.get(one.number)) for one in cut.piece.cuts}
-        pending = [future for future, one in self._sealing.items() if id(one) in below]
+        pending = {future: one for future, one in self._sealing.items() if id(one) in below}
 
         def wait() -> None:
             for future in pending:
                 future.result()
 
-        return wait
+        seals = ((one.handle.path, one.seal.record_id) for one in pending.values())
+        return Ahead(wait, tuple(Awaited(path.log_prefix, 1, seal) for path, seal in seals))
 
     def _is_left(self, cut: Cut) -> bool:
         """Leave an exchange to Spark if the budget allows it, and if nothing of it is stored."""

@@ -29,6 +29,7 @@ from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, live_state
 from durable_shuffle.shuffle.seal.seal import Listed, WrittenIndex, list_written, sealed_state
 from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.write.awaited import Awaited
 
 _TWO_EXECUTIONS = "Spark computed rows below the stage twice, and they may differ"
 _SPARK_SAW_TWO = "with indeterminate output was failed and retried"
@@ -75,6 +76,7 @@ class ProducerRuns:
         large_rows: bool,
         confirms: bool,
         may_start: Callable[[], None],
+        awaited: tuple[Awaited, ...],
         foreseen: Callable[[Seal, bytes], None],
     ) -> Ran:
         """Run the missing producers and seal the stage.
@@ -82,6 +84,7 @@ class ProducerRuns:
         Args:
             confirms: see `StageStore.ensure`.
             may_start: see `MapJob`; nothing is sealed before, either.
+            awaited: see `MapTasks`.
             foreseen: see `sealed_state`; of a new stage that is recognised.
             changed: the inputs that changed when it was tried before; "" if nothing was tried.
             new: nobody else knows the incarnation.
@@ -90,7 +93,7 @@ class ProducerRuns:
         commits = {} if new else self.committed(stage, planned.producers)
         stored = len(commits)
         at_once = not stored
-        write = partial(self._write, work, stage, identity, may_start, new=new)
+        write = partial(self._write, work, stage, identity, may_start, awaited, new=new)
         most = None if large_rows else LARGE_BATCH_BYTES
         try:
             results = write(planned, commits, max_batch_bytes=most)
@@ -163,6 +166,7 @@ class ProducerRuns:
         stage: StageHandle,
         identity: StageIdentity,
         may_start: Callable[[], None],
+        awaited: tuple[Awaited, ...],
         planned: Planned,
         commits: Mapping[int, CommittedAttempt],
         *,
@@ -182,12 +186,14 @@ class ProducerRuns:
             watch=identity.watched,
             new=new,
             max_batch_bytes=max_batch_bytes,
+            awaited=awaited,
         )
         described = stage.describe
         placing = assigned(described.partitioner, described.key_names, described.columns)
         label = f"durable_shuffle: write {stage.path.name}, {placing}, {len(missing)} map tasks"
         try:
-            return work.write(planned, tasks, MapJob(missing, label, may_start))
+            job = MapJob(missing, label, may_start, looks=bool(awaited))
+            return work.write(planned, tasks, job)
         except JVM_ERRORS as e:
             if _SPARK_SAW_TWO in str(e):
                 raise TwoExecutionsError(_TWO_EXECUTIONS) from e

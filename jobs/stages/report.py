@@ -1,5 +1,6 @@
 """What a `DurableShuffle` did, per stage, per consumer and in total, as values that print well."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -246,6 +247,18 @@ def _narrow(
 
 def _cut(text: str, room: int, kept: int) -> str:
     return text if len(text) <= room else f"{text[: room - kept - 1]}…{text[len(text) - kept :]}"
+
+
+def tell(stage: StageReport, log: logging.Logger) -> None:
+    """Log a stage in one line."""
+    log.info(
+        "stage %s-%s, %s: %s (%s); map tasks run %d, reused %d; %d rows, %d bytes, %.1f s",
+        *(stage.name, stage.fingerprint[:6]),
+        assigned(stage.partitioner, stage.keys, stage.columns),
+        *(stage.action, stage.why),
+        *(stage.map_tasks_run, stage.map_tasks_reused),
+        *(stage.rows, stage.data_bytes, stage.seconds),
+    )
 
 
 def _title(stage: StageReport) -> str:

@@ -22,10 +22,9 @@ from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.misses import Misses
 from durable_shuffle.jobs.stages.producer_runs import ProducerRuns, Ran, unproven
 from durable_shuffle.jobs.stages.recorded import recorded_settings
-from durable_shuffle.jobs.stages.report import StageReport
+from durable_shuffle.jobs.stages.report import StageReport, tell
 from durable_shuffle.jobs.stages.stored_stage import ALONE, Ahead, SealedRows, StoredStage
 from durable_shuffle.jobs.stages.work import InputsChangedError, TwoExecutionsError, Writing
-from durable_shuffle.jobs.text import assigned
 from durable_shuffle.recovery.resume import (
     Decision,
     Fresh,
@@ -43,7 +42,7 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.side_by_side import beside, each_at_once, side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
-from durable_shuffle.shuffle.log.layout import StagePath
+from durable_shuffle.shuffle.log.layout import StagePath, job_log_prefix
 from durable_shuffle.shuffle.log.named_stage import LostRecords
 from durable_shuffle.shuffle.log.producer_log import read_producer
 from durable_shuffle.shuffle.log.records import Lasts, Seal, StageUse
@@ -64,7 +63,11 @@ from durable_shuffle.shuffle.seal.seal import Listed, count_reruns, list_written
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
+from durable_shuffle.shuffle.write.awaited import Awaited
 
+_LOOKING_TASKS = 64
+"""Of so many map tasks each looks for the stage's first records itself, and starts beside them. It
+costs a request per task; of more tasks, only the first would gain by it."""
 _LOG = logging.getLogger(__name__)
 _EXECUTIONS = 4
 """How often a stage is tried. Spark tries its own stages as often when it lost what they read."""
@@ -282,7 +285,12 @@ class StageStore:
             stage = replace(stage, damaged=state.damaged)
         if seal is None or stage.damaged:
             assert planned is not None  # only a sealed stage that is whole is used without a plan
-            enter = partial(self._enter, stage, lasts) if new else lambda: None
+            use = self._ids.new_id()
+            enter = partial(self._enter, stage, lasts, use) if new else lambda: None
+            awaited: tuple[Awaited, ...] = ()
+            if new and self.is_far and planned.producers <= _LOOKING_TASKS:
+                prefix, slot = job_log_prefix(self._log.state.job), self._log.state.next_slot
+                awaited = (Awaited(prefix, slot, use), *ahead.awaited)
             with beside(enter) as entered:
                 ran = self._runs.run(
                     *(work, stage, planned, identity, changed),
@@ -290,6 +298,7 @@ class StageStore:
                     large_rows=new and large_rows,
                     confirms=confirms,
                     may_start=partial(ahead.starts_behind, entered),
+                    awaited=awaited,
                     foreseen=partial(self._foresee, stage, ahead),
                 )
             state, results, listed = ran.state, ran.results, ran.listed
@@ -339,14 +348,7 @@ class StageStore:
             retries=retries,
             seconds=self.clock.monotonic() - start,
         )
-        _LOG.info(
-            "stage %s-%s, %s: %s (%s); map tasks run %d, reused %d; %d rows, %d bytes, %.1f s",
-            *(report.name, report.fingerprint[:6]),
-            assigned(report.partitioner, report.keys, report.columns),
-            *(report.action, report.why),
-            *(report.map_tasks_run, report.map_tasks_reused),
-            *(report.rows, report.data_bytes, report.seconds),
-        )
+        tell(report, _LOG)
         found = StoredStage(self._for_tasks(stage), seal, report)
         self._runs.recognised[found.fingerprint] = not stage.unrecognised
         return found
@@ -366,10 +368,10 @@ class StageStore:
             self._engine.start_workers()
         return work.plan(conf, large_rows=large_rows)
 
-    def _enter(self, stage: StageHandle, lasts: Lasts) -> None:
+    def _enter(self, stage: StageHandle, lasts: Lasts, use: str) -> None:
         """Describe a new stage, then enter it into the job's log; only then may producers write."""
         describe_stage(stage.storage, stage.path, stage.describe)
-        self._use(stage, lasts)
+        self._use(stage, lasts, use)
 
     def _foresee(self, stage: StageHandle, ahead: Ahead, seal: Seal, index: bytes) -> None:
         """Tell the caller of a stage that will not be compacted."""
@@ -377,11 +379,11 @@ class StageStore:
             stage = replace(stage, index=(stage.path.index_key(seal.index), index))
             ahead.foreseen(SealedRows(self._for_tasks(stage), seal))
 
-    def _use(self, stage: StageHandle, lasts: Lasts, *, sure: bool = False) -> None:
+    def _use(self, stage: StageHandle, lasts: Lasts, use: str = "", *, sure: bool = False) -> None:
         """Win a STAGE record. Unless `sure`, `confirm` or `check_owner` says whether it counts."""
         self._log.append(
             StageUse(
-                self._ids.new_id(),
+                use or self._ids.new_id(),
                 self._log.generation,
                 stage.path.name,
                 stage.path.fingerprint,

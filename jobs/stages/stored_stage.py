@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.write.awaited import Awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,11 @@ class Ahead:
 
     sealed_below: Callable[[], None] = lambda: None
     """Returns when all that the map tasks read is sealed, or raises."""
+    awaited: tuple[Awaited, ...] = ()
+    """The SEALs that `sealed_below` waits for."""
     foreseen: Callable[[SealedRows], None] = lambda _: None
     """Is told the stage as it will be once its SEAL is written. Tasks that read it may be prepared
-    then, and started when `ensure` returns that very seal."""
+    then, and store something when `ensure` returns that very seal."""
 
     def starts_behind(self, entered: Callable[[], None]) -> None:
         """Return when map tasks may start, or raise."""

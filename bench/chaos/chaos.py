@@ -31,6 +31,7 @@ from durable_shuffle.bench.chaos.plan import (
 from durable_shuffle.bench.chaos.runner import ChaosRun
 from durable_shuffle.bench.cluster.event_log import map_tasks_by_group
 from durable_shuffle.bench.cluster.storage_counts import reruns
+from durable_shuffle.bench.cluster.store import running_store, store_of
 from durable_shuffle.bench.tpch.answers import Answers
 from durable_shuffle.bench.tpch.data import default_cache, generate_all
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES
@@ -47,6 +48,8 @@ class ChaosOptions:
 
     scale: float = DEFAULT_SCALE
     seed: int = 0
+    storage: str = "folder"
+    """Where the durable passes store, one of STORAGES."""
     every_seconds: float | None = EVERY_SECONDS
     """None: each query loses one executor."""
     driver_kills: int = DRIVER_KILLS
@@ -72,7 +75,10 @@ def run_chaos(options: ChaosOptions, console: Console, clock: Clock | None = Non
         work.mkdir(parents=True, exist_ok=True)
         work = work.resolve()
         data = generate_all((options.data or default_cache()).resolve(), options.scale)
-        console.print(f"TPC-H scale {options.scale:g}, seed {options.seed}, work in {work}")
+        store = stack.enter_context(running_store(options.storage, work))
+        console.print(
+            f"TPC-H scale {options.scale:g}, seed {options.seed}, on {store.told}, work in {work}"
+        )
         answers = Answers(data)
         plan = ChaosPlan(options.seed, options.queries, options.every_seconds, options.driver_kills)
         outcomes = []
@@ -98,6 +104,7 @@ def run_chaos(options: ChaosOptions, console: Console, clock: Clock | None = Non
         document = {
             "scale": options.scale,
             "seed": options.seed,
+            "storage": store.told,
             "passed": not failed,
             "failures": failed,
             "outcomes": [o.to_dict() for o in outcomes],
@@ -121,7 +128,7 @@ def _outcome(
         total.update({key: int(value) for key, value in one.items() if key != "seconds"})
     again = 0
     if shuffle == "durable":
-        again = max(reruns(work / "store", run.job), total["map_tasks_rerun"])
+        again = max(reruns(store_of(work).open(), run.job), total["map_tasks_rerun"])
     return ChaosOutcome(
         shuffle=shuffle,
         kills_wanted=kills,

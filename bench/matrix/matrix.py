@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from durable_shuffle.bench.cluster.store import running_store
 from durable_shuffle.bench.machine import machine_text
 from durable_shuffle.bench.matrix.collect import collect
 from durable_shuffle.bench.matrix.figures import Figures, failures, summaries
@@ -22,9 +23,12 @@ from durable_shuffle.bench.workloads.faults import FAULTS
 from durable_shuffle.bench.workloads.oracle import Oracle
 from durable_shuffle.bench.workloads.step import Step
 from durable_shuffle.bench.workloads.workloads import WORKLOADS
+from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 DEFAULT_SCALE = 0.5
+_IN_FILES = frozenset({"F5", "F6", "F9"})
+"""Faults of files on a disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class RecoveryOptions:
     scale: float = DEFAULT_SCALE
     seed: int = 0
     rounds: int = 1
+    storage: str = "folder"
+    """Where the durable peer stores, one of STORAGES."""
     work: Path | None = None
     """Empty or new folder for logs and stages, kept; default a temporary one, deleted."""
 
@@ -54,6 +60,10 @@ def measured(
         UnavailableError: a cluster could not be started or ended by itself.
     """
     clock = clock or SystemClock()
+    if options.storage != "folder" and (files := _IN_FILES.intersection(options.faults)):
+        raise InvalidInputError(
+            f"{', '.join(sorted(files))} is about files on a disk, so it needs --storage folder"
+        )
     cells, refused = plan_cells(
         options.workloads, options.faults, options.peers, absent_peers(os.environ)
     )
@@ -78,6 +88,7 @@ def measured(
             work = Path(stack.enter_context(temporary))
         work.mkdir(parents=True, exist_ok=True)
         work = work.resolve()
+        store = stack.enter_context(running_store(options.storage, work))
         results = SparkRunner(work, clock, tell).run(steps)
         runs, failed_runs = kept_runs(steps, results)
         figures, timelines = collect(work, runs, Oracle(options.scale, options.seed))
@@ -105,6 +116,7 @@ def measured(
         "scale": options.scale,
         "seed": options.seed,
         "rounds": options.rounds,
+        "storage": store.told,
         "seconds": clock.monotonic() - start,
         "schedule": schedule.splitlines(),
         "refused": [{"cell": name, "why": why} for name, why in left_out],

@@ -25,12 +25,13 @@ from durable_shuffle.bench.cluster.faults import (
     signal_session,
 )
 from durable_shuffle.bench.cluster.local_cluster import QUICK_JVMS, cluster_environment
+from durable_shuffle.bench.cluster.store import store_folder
 from durable_shuffle.bench.matrix.task_history import attempts_of
 from durable_shuffle.bench.peers.damage import truncate_uncommitted
 from durable_shuffle.bench.peers.systems import DURABLE, PEERS
 from durable_shuffle.bench.workloads import orders
 from durable_shuffle.bench.workloads.faults import FAULTS
-from durable_shuffle.bench.workloads.step import Step, store_folder
+from durable_shuffle.bench.workloads.step import Step
 from durable_shuffle.bench.workloads.task_log import ended, open_gate, read_lines
 from durable_shuffle.serialization.errors import DurableShuffleError, UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock

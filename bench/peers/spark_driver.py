@@ -24,20 +24,20 @@ from pyspark.sql import SparkSession
 from durable_shuffle.bench.cluster.event_file import EventFile, failures_told
 from durable_shuffle.bench.cluster.local_cluster import await_executors, start_cluster
 from durable_shuffle.bench.cluster.standalone import LOOPBACK, standalone
+from durable_shuffle.bench.cluster.store import store_folder, store_of
 from durable_shuffle.bench.cluster.watching import watched
 from durable_shuffle.bench.peers.damage import flip_bit
 from durable_shuffle.bench.peers.spark_peers import SETTINGS, Answer, run_workload
 from durable_shuffle.bench.peers.systems import DURABLE, PEERS
 from durable_shuffle.bench.workloads import orders
 from durable_shuffle.bench.workloads.faults import FAULTS, Cluster
-from durable_shuffle.bench.workloads.step import Step, result_file, store_folder
+from durable_shuffle.bench.workloads.step import Step, result_file
 from durable_shuffle.bench.workloads.task_log import prepare
 from durable_shuffle.jobs.deploy.ship import ship
 from durable_shuffle.serialization.errors import CorruptDataError, FencedError
 from durable_shuffle.shuffle.base.clock import Clock, RandomIds, SystemClock
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.repair.stage import repair_stage
-from durable_shuffle.shuffle.storage.open import open_storage
 
 _WARM_SCALE = 0.0
 """One row per producer."""
@@ -146,7 +146,7 @@ class Driver:
 
     def _mend(self, step: Step) -> None:
         """As `durable-shuffle verify --repair`: mark what no copy is left of."""
-        storage = open_storage(str(store_folder(self._work)))
+        storage = store_of(self._work).open()
         state = read_job(storage, step.job)
         for path in state.order:
             repair_stage(storage, path, SETTINGS, ids=RandomIds(), generation=state.generation)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from durable_shuffle.bench.cluster.store import store_of
 from durable_shuffle.bench.peers.systems import DURABLE, PEERS
 from durable_shuffle.bench.peers.watched_storage import watched
 from durable_shuffle.bench.workloads.ledger import LedgerStep
@@ -18,7 +19,7 @@ from durable_shuffle.bench.workloads.spark_tasks import (
     map_function,
     reduce_function,
 )
-from durable_shuffle.bench.workloads.step import Step, store_folder
+from durable_shuffle.bench.workloads.step import Step
 from durable_shuffle.bench.workloads.workloads import WORKLOADS, Workload
 from durable_shuffle.jobs.session import DurableShuffle
 from durable_shuffle.shuffle.base.settings import Settings
@@ -53,10 +54,15 @@ def run_workload(
     mapper = map_function(step.workload, str(folder), step.seed, step.scale)
     if step.peer == DURABLE:
         policy: Any = "never" if again else "auto"
-        token = folder / TAKEN
+        token, store = folder / TAKEN, store_of(work)
         with watched(folder, step.fault, step.job, token, step.draw):
             durable = DurableShuffle(
-                spark, str(store_folder(work)), job=step.job, reuse=policy, settings=SETTINGS
+                spark,
+                store.url,
+                job=step.job,
+                storage_options=store.options,
+                reuse=policy,
+                settings=SETTINGS,
             )
         return _durable(durable, source, mapper, workload, step, folder, between)
     mapped = source.mapInArrow(mapper, workload.mapped)
@@ -79,9 +85,13 @@ def _durable(
     folder: Path,
     between: Callable[[], None],
 ) -> Answer:
+    # the functions write and read files of the task log, which no row depends on
+    version = f"{step.workload} seed {step.seed} scale {step.scale}"
     if step.workload == "W5":
         mapped = source.mapInArrow(mapper, workload.mapped)
-        stored = durable.repartition(mapped, workload.reduces, workload.key, name="records")
+        stored = durable.repartition(
+            mapped, workload.reduces, workload.key, name="records", version=version
+        )
         between()
         ledger = durable.consume(
             stored,
@@ -102,6 +112,7 @@ def _durable(
         schema=workload.reduced,
         map_schema=workload.mapped,
         name=step.workload.lower(),
+        version=version,
     )
     between()
     return Answer(frame.toArrow(), durable.report().total())

@@ -11,6 +11,7 @@ from durable_shuffle.bench.recovery_demo.steps import Outcome
 from durable_shuffle.bench.recovery_demo.verdict import Figures
 from durable_shuffle.bench.tpch.job import PRODUCERS, REDUCERS
 from durable_shuffle.bench.tpch.oracle import Oracle
+from durable_shuffle.shuffle.storage.open import open_storage
 
 
 def collect_figures(work: Path, outcomes: Sequence[Outcome], oracle: Oracle) -> list[Figures]:
@@ -46,7 +47,7 @@ def _figures(
         run, reused, again = shuffled, 0, max(0, shuffled + done_before - PRODUCERS)
     else:
         run, reused = int(last.total["map_tasks_run"]), int(last.total["map_tasks_reused"])
-        counted_later = reruns(store_folder(work), last.step.job)
+        counted_later = reruns(open_storage(str(store_folder(work))), last.step.job)
         again = max(int(last.total["map_tasks_rerun"]), counted_later)
     return Figures(
         producers=first.step.producers,

@@ -23,6 +23,7 @@ from durable_shuffle.bench.tpch.data import TpchFiles
 from durable_shuffle.bench.tpch.job import PRODUCERS, REDUCERS
 from durable_shuffle.serialization.errors import UnavailableError
 from durable_shuffle.shuffle.base.clock import Clock
+from durable_shuffle.shuffle.storage.open import open_storage
 
 _POLL_SECONDS = 0.02
 _SILENCE_BOUND_SECONDS = 180.0
@@ -171,5 +172,7 @@ class _Session:
     def _progress(self, at: _Current) -> Progress:
         map_done = at.map_tasks
         if at.step.shuffle == "durable":
-            map_done = committed_producers(store_folder(self._runner.work), at.step.job)
+            map_done = committed_producers(
+                open_storage(str(store_folder(self._runner.work))), at.step.job
+            )
         return Progress(map_done, PRODUCERS, at.reduce_tasks, REDUCERS)

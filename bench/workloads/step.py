@@ -69,11 +69,6 @@ class Step:
         return asdict(self)
 
 
-def store_folder(work: Path) -> Path:
-    """Where the durable jobs keep their stages."""
-    return work / "store"
-
-
 def result_file(work: Path, step: Step) -> Path:
     """Where a run that finished leaves its rows."""
     return step.folder(work) / "result.parquet"

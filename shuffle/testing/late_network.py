@@ -53,7 +53,10 @@ async def _carry(source: asyncio.StreamReader, to: asyncio.StreamWriter, seconds
 
     async def take() -> None:
         while True:
-            data = await source.read(_CHUNK_BYTES)
+            try:
+                data = await source.read(_CHUNK_BYTES)
+            except OSError:  # a client that was killed
+                data = b""
             await held.put((clock() + seconds, data))
             if not data:
                 return
@@ -82,7 +85,9 @@ async def _serve(host: str, port: int, seconds: float) -> None:
             return
         try:
             await asyncio.gather(
-                _carry(reader, server_writer, seconds), _carry(server_reader, writer, 0)
+                _carry(reader, server_writer, seconds),
+                _carry(server_reader, writer, 0),
+                return_exceptions=True,
             )
         finally:
             server_writer.close()

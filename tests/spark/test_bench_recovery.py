@@ -56,6 +56,27 @@ def test_a_kill_is_measured_and_shown(tmp_path: Path, seed: int) -> None:
     assert (tmp_path / "page.png").stat().st_size > 20_000
 
 
+@pytest.mark.s3
+@pytest.mark.parametrize("workload", ["W5", pytest.param("W4", marks=pytest.mark.soak)])
+def test_a_killed_driver_is_measured_behind_a_late_network(tmp_path: Path, workload: str) -> None:
+    """No map task runs again, of rows that are consumed and of a stage; a disk's faults are
+    refused there."""
+    document, printed = recovery(
+        tmp_path,
+        *("--workload", workload, "--fault", "F4", "--against", "", "--scale", "0.01"),
+        *("--storage", "late"),
+    )
+    assert document["passed"]
+    assert document["storage"] == "S3 on this machine, 30 ms late"
+    (hurt,) = (f for f in document["figures"] if f["fault"] == "F4")
+    assert hurt["fault_fired"]
+    assert hurt["committed_again"] == hurt["maps_again"] == 0
+    assert hurt["rows_found"] == hurt["rows_expected"] > 0
+    assert "exception" not in printed
+    with pytest.raises(AssertionError, match="F6 is about files on a disk"):
+        recovery(tmp_path, "--fault", "F6", "--storage", "late")
+
+
 @pytest.mark.soak
 def test_what_each_of_sparks_own_ways_keeps(tmp_path: Path, seed: int) -> None:
     """A kill, a decommission and a dead driver, counted; a system that fails is left out.

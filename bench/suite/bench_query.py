@@ -9,7 +9,6 @@ the mean must also be below the service's.
 """
 
 import os
-import shutil
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any
 
 import pytest
 from document import cells_of, record
+from places import Place
 from pyspark.sql import SparkSession
 from rival import Rival, asked_peer
 from user_session import tpch_session
 
-from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.interleaved import Timings, interleave
 from durable_shuffle.bench.tpch.answers import Answers
 from durable_shuffle.bench.tpch.data import TpchFiles, generate_all
@@ -96,7 +95,7 @@ def test_queries_against_native(
     rival: Rival | None,
     rounds: int,
     measuring: bool,
-    tmp_path: Path,
+    place: Place,
 ) -> None:
     """Rows are DuckDB's; under --benchmark-enable the ratios are within the bars."""
     answers = Answers(files)
@@ -104,8 +103,8 @@ def test_queries_against_native(
     measured: dict[str, float] = {}
 
     def measure(query: str) -> None:
-        root = tmp_path / query
-        durable = DurableShuffle(tpch, str(root), job="bench", reuse="never")
+        root = place.new()
+        durable = root.open(tpch, reuse="never")
 
         def run(at_risk: str) -> list[Any]:
             df = durable.query(tpch.sql(TPCH_QUERIES[query]), at_risk=at_risk)
@@ -125,7 +124,7 @@ def test_queries_against_native(
             cases[RIVAL] = lambda: rival.run(query)
             cases[RIVAL]()
         timings = interleave(cases, rounds=rounds, warmups=0)
-        shutil.rmtree(root)
+        root.clear()
         measured[query] = timings.ratio("stored", "native")
         if not told(query, timings, exchanges, BLOCKS[kind] if measuring else None):
             missed.append(query)

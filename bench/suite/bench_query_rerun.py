@@ -12,6 +12,7 @@ Writes its table of docs/benchmarks.md. `BENCH_QUERIES` names the queries, `BENC
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from typing import Any
 import pytest
 from bench_query import queries
 from document import record
+from places import Place
 
 from durable_shuffle.bench.cluster.faults import end_session
 from durable_shuffle.bench.tpch.data import generate_all
@@ -49,7 +51,7 @@ HEAD = (
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("archived", [False, True], ids=["as it comes", "class archive"])
 def test_second_run_after_a_kill(
-    benchmark: Any, cache: Path, measuring: bool, tmp_path: Path, archived: bool
+    benchmark: Any, cache: Path, measuring: bool, tmp_path: Path, place: Place, archived: bool
 ) -> None:
     """Rows are the same, nothing committed runs again, and little is left to do."""
     if not measuring:
@@ -63,7 +65,7 @@ def test_second_run_after_a_kill(
         for query in queries(measuring=measuring):
             java = with_archive(tmp_path / f"{query}.jsa", data, query) if archived else ""
             folders = [tmp_path / f"{query}-{turn}" for turn in range(rounds)]
-            turns = [measure(folder, data, query, java) for folder in folders]
+            turns = [measure(folder, place.new(), data, query, java) for folder in folders]
             case = f"{query}, scale {scale:g}{', class archive' if archived else ''}"
             if not told(case, scale, turns):
                 late.append(case)
@@ -75,7 +77,10 @@ def test_second_run_after_a_kill(
 def with_archive(archive: Path, data: Path, query: str) -> str:
     """Let a driver write an archive of its classes when it exits; return the option to use it."""
     root = archive.with_suffix("")
-    answer(start(root, data, query, java=f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable"))
+    stored = Place(str(root), None)
+    answer(
+        start(root, stored, data, query, java=f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable")
+    )
     assert archive.exists()
     return f"-XX:SharedArchiveFile={archive} -Xlog:disable"
 
@@ -97,47 +102,55 @@ def told(case: str, scale: float, turns: list[tuple[float, float, float, float, 
 
 
 def measure(
-    folder: Path, data: Path, query: str, java: str = ""
+    folder: Path, place: Place, data: Path, query: str, java: str = ""
 ) -> tuple[float, float, float, float, str]:
     """Return seconds of a whole run, of one over what a killed driver left, of planning alone, and
     of the whole run after 80% of its commits; and how much the killed one left."""
     folder.mkdir()
-    whole = answer(start(folder / "whole", data, query, java=java))
+    one, other = place.new(), place.new()
+    whole = answer(start(folder / "whole", data, query, java=java, place=one))
     total = int(whole["total"]["map_tasks_run"])
-    victim = start(folder / "killed", data, query, java=java)
-    while len(commits(folder / "killed")) < COMMITTED * total:
+    victim = start(folder / "killed", data, query, java=java, place=other)
+    while len(commits(other)) < COMMITTED * total:
         assert victim.poll() is None, "the driver ended before its kill"
         time.sleep(0.002)
     end_session(victim.pid, SystemClock(), patience_seconds=0)
     victim.wait()
-    left = len(commits(folder / "killed"))
+    left = len(commits(other))
     assert left < total, "the kill came too late"
-    again = answer(start(folder / "killed", data, query, java=java))
+    again = answer(start(folder / "killed", data, query, java=java, place=other))
     assert again["rows"] == whole["rows"]
     assert again["total"]["map_tasks_rerun"] == 0
     assert again["total"]["map_tasks_run"] == total - left
     planning = answer(start(folder / "planned", data, query, "plan", java=java))
     seconds = [float(one["seconds"]) for one in (whole, again, planning)]
-    rest = after_commits(folder / "whole", seconds[0])
+    rest = after_commits(folder / "whole", one, seconds[0])
     return seconds[0], seconds[1], seconds[2], rest, f"{left} of {total}"
 
 
-def after_commits(root: Path, seconds: float) -> float:
+def after_commits(root: Path, place: Place, seconds: float) -> float:
     """Return how long a driver that took so long still ran after 80% of its commits."""
-    moments = sorted(path.stat().st_mtime for path in commits(root))
+    moments = sorted(commits(place))
     began = Path(f"{root}.began").stat().st_mtime
     return began + seconds - moments[math.ceil(COMMITTED * len(moments)) - 1]
 
 
 def start(
-    root: Path, data: Path, query: str, at_risk: str = "nothing", java: str = ""
+    root: Path,
+    data: Path,
+    query: str,
+    at_risk: str = "nothing",
+    java: str = "",
+    place: Place | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a driver, the leader of a process session of its own.
 
     Args:
+        root: where it leaves what is not stored, and stores if there is no `place`.
         java: options for its JVM.
     """
     more = {"JAVA_TOOL_OPTIONS": java} if java else {}
+    place = place or Place(str(root), None)
     command = [sys.executable, str(PROGRAM), str(root), str(data), query, at_risk]
     with root.with_name("stderr").open("ab") as log:
         return subprocess.Popen(
@@ -148,6 +161,7 @@ def start(
             env={
                 **os.environ,
                 **more,
+                "BENCH_STORE": json.dumps([place.url, place.options and dict(place.options)]),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
@@ -168,6 +182,7 @@ def answer_in(lines: Iterable[bytes]) -> dict[str, Any]:
     return dict(json.loads(found))
 
 
-def commits(root: Path) -> set[Path]:
-    """Return the first records in producer logs, by the names of files alone."""
-    return set(root.glob(f"bench/*/producers/p*/{0:010d}"))
+def commits(place: Place) -> list[float]:
+    """Return when the first records of producers' logs were stored, by their names alone."""
+    first = re.compile(rf"/producers/p\d+/{0:010d}$")
+    return [i.modified_wall_seconds for i in place.listed("bench/") if first.search(i.key)]

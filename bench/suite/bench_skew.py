@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from document import record
+from places import Place
 from pyspark.sql import SparkSession
 
-from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.interleaved import interleave
 from durable_shuffle.shuffle.base.clock import SystemClock
 
@@ -37,6 +37,7 @@ def test_skewed_join(
     rounds: int,
     measuring: bool,
     tmp_path: Path,
+    place: Place,
     divided: bool,
 ) -> None:
     """Rows are the same; the ratio of medians over interleaved rounds."""
@@ -53,7 +54,7 @@ def test_skewed_join(
     for name, frame in (("many", many), ("few", few)):
         frame.write.parquet(str(tmp_path / name))
         session.read.parquet(str(tmp_path / name)).createOrReplaceTempView(name)
-    durable = DurableShuffle(session, str(tmp_path / "durable"), job="bench", reuse="never")
+    durable = place.new().open(session, reuse="never")
     clock = SystemClock()
 
     def run() -> list[Any]:

@@ -20,6 +20,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 from document import record
+from places import Place
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from python_job import SUMS, map_and_reduce
@@ -72,8 +73,8 @@ def lineitem(bench_spark: SparkSession, measuring: bool, cache: Path) -> DataFra
 
 
 @pytest.fixture
-def shuffle(bench_spark: SparkSession, tmp_path: Path) -> DurableShuffle:
-    return DurableShuffle(bench_spark, str(tmp_path / "stages"), job="bench", reuse="never")
+def shuffle(bench_spark: SparkSession, place: Place) -> DurableShuffle:
+    return place.new().open(bench_spark, reuse="never")
 
 
 @pytest.mark.soak

@@ -7,7 +7,6 @@ queries, by default all 103 texts; without measuring, one of them runs once at s
 """
 
 import os
-import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from document import cells_of, record
+from places import Place
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
@@ -47,13 +47,13 @@ def tpcds(bench_spark: SparkSession, measuring: bool, cache: Path) -> SparkSessi
 @pytest.mark.long_bench
 @pytest.mark.timeout(0)
 def test_tpcds_against_native(
-    benchmark: Any, tpcds: SparkSession, rounds: int, measuring: bool, tmp_path: Path
+    benchmark: Any, tpcds: SparkSession, rounds: int, measuring: bool, place: Place
 ) -> None:
     """Rows are Spark's, and a second run of a query runs no producer."""
     named = os.environ.get("BENCH_QUERIES", ",".join(TPCDS_NAMES) if measuring else "q93")
 
     def measure(query: str) -> None:
-        root = tmp_path / query
+        root = place.new()
         kept: list[DurableShuffle] = []
 
         def run(shuffle: DurableShuffle) -> list[Any]:
@@ -61,7 +61,7 @@ def test_tpcds_against_native(
             return rows
 
         def stored() -> list[Any]:
-            kept.append(DurableShuffle(tpcds, str(root), job=f"stored{len(kept)}"))
+            kept.append(root.open(tpcds, job=f"stored{len(kept)}"))
             return run(kept[-1])
 
         def again() -> list[Any]:
@@ -70,7 +70,7 @@ def test_tpcds_against_native(
             assert kept[-1].report().total()["map_tasks_run"] == ran
             return rows
 
-        left = DurableShuffle(tpcds, str(root), job="left", reuse="never", at_risk=AT_RISK)
+        left = root.open(tpcds, job="left", reuse="never", at_risk=AT_RISK)
         cases: dict[str, Callable[[], Any]] = {
             "native": lambda: tpcds.sql(tpcds_query(query)).collect(),
             "stored": stored,
@@ -82,7 +82,7 @@ def test_tpcds_against_native(
             assert differing_rows(expected, cases[case]()) == 0, case
         exchanges = len({stage.incarnation for stage in kept[-1].report().stages})
         timings = interleave(cases, rounds=rounds, warmups=0)
-        shutil.rmtree(root)
+        root.clear()
         medians = [f"{timings.median(case):.2f}" for case in cases]
         ratios = [f"{timings.ratio(case, 'native'):.2f}" for case in ("stored", "at risk")]
         row = (query, *medians[:3], *ratios, medians[3], str(exchanges), str(rounds))

@@ -3,16 +3,14 @@
 All frames have as many cells. The rounds before the measured ones let the JVM compile its code.
 """
 
-import shutil
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from places import Place
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.interleaved import interleave
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(0), pytest.mark.long_bench]
@@ -43,20 +41,20 @@ def test_wide_frames(
     benchmark: Any,
     bench_spark: SparkSession,
     tmp_path: Path,
+    place: Place,
     columns: int,
     kind: str,
     rounds: int,
     measuring: bool,
 ) -> None:
-    """Stored in a folder and read back, within the bar of Spark's own."""
+    """Stored and read back, within the bar of Spark's own."""
     source = wide(bench_spark, columns, kind, CELLS if measuring else 5 * columns, tmp_path / "in")
-    numbers = count(1)
 
     def stored() -> None:
-        folder = tmp_path / f"stages{next(numbers)}"
-        with DurableShuffle(bench_spark, str(folder), job="bench") as shuffle:
+        root = place.new()
+        with root.open(bench_spark) as shuffle:
             noop(shuffle.repartition(source, PARTITIONS, "id"))
-        shutil.rmtree(folder)
+        root.clear()
 
     cases: dict[str, Callable[[], None]] = {
         "spark": lambda: noop(source.repartition(PARTITIONS, "id")),

@@ -20,7 +20,7 @@ from durable_shuffle.bench.machine import machine_text
 from durable_shuffle.bench.tpch.data import default_cache
 
 sys.path.insert(0, str(Path(__file__).parent))
-from places import Places, running_places
+from places import STORAGE, Place, Places, running_places
 from user_session import user_session
 
 FULL = os.environ.get("BENCH_FULL") == "1"
@@ -61,6 +61,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     """A folder and two object stores, which serve one module."""
     with running_places(tmp_path_factory.mktemp("places")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Where BENCH_STORAGE says: "folder" if it says nothing, "s3" or "late"."""
+    if STORAGE == "folder":
+        yield Place(str(tmp_path_factory.mktemp("stages")), None)
+        return
+    with running_places(tmp_path_factory.mktemp("places")) as running:
+        yield running.by_name[STORAGE]
 
 
 @pytest.fixture(scope="session")

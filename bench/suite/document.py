@@ -10,6 +10,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from places import STORAGE
+
 from durable_shuffle.bench.machine import short_machine_text
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -22,9 +24,10 @@ def record(block: str, head: tuple[str, ...], cells: tuple[str, ...]) -> None:
 
     Args:
         head: the table's columns.
-        cells: as many as `head`; the first names the row.
+        cells: as many as `head`; the first names the row. The storage is added to it.
     """
-    row = (*cells, measured())
+    name = cells[0] if STORAGE == "folder" else f"{cells[0]}, {STORAGE}"
+    row = (name, *cells[1:], measured())
     DOCUMENT.write_text(with_row(DOCUMENT.read_text(), block, (*head, MEASURED), row))
 
 

@@ -13,9 +13,13 @@ from pyspark.sql import SparkSession
 from durable_shuffle import DurableShuffle
 from durable_shuffle.bench.machine import cpu_seconds_of
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.storage.contract import ObjectInfo
+from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.testing.late_network import late_network
 from durable_shuffle.shuffle.testing.s3_server import run_s3_server
 
+STORAGE = os.environ.get("BENCH_STORAGE", "folder")
+"""Where the benchmarks store that store in one place only."""
 LATE_SECONDS = float(os.environ.get("BENCH_LATE_MS", "30")) / 1000
 
 
@@ -30,9 +34,18 @@ class Place:
         """Return a part of it that nobody used."""
         return Place(f"{self.url}/{RandomIds().new_id()}", self.options)
 
+    def listed(self, prefix: str = "") -> list[ObjectInfo]:
+        """Return what is stored here."""
+        return list(open_storage(self.url, self.options).list(prefix))
+
+    def clear(self) -> None:
+        """Delete all that is stored here."""
+        open_storage(self.url, self.options).delete([info.key for info in self.listed()])
+
     def open(self, spark: SparkSession, **more: Any) -> DurableShuffle:
         options = None if self.options is None else dict(self.options)
-        return DurableShuffle(spark, self.url, job="bench", storage_options=options, **more)
+        more = {"job": "bench", **more}
+        return DurableShuffle(spark, self.url, storage_options=options, **more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """A driver that answers one TPC-H query durably: `query_process.py ROOT DATA QUERY [AT_RISK]`.
 
 Prints one JSON line: the seconds of the query, Spark's start left out, what it stored, its rows. It
-makes the file ROOT.began when the query begins. With "plan" for AT_RISK, Spark plans the query and
+makes the file ROOT.began when the query begins, and stores in ROOT unless BENCH_STORE names another
+URL and its options. With "plan" for AT_RISK, Spark plans the query and
 nothing runs: the seconds are what any driver needs before its first task.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -30,7 +32,8 @@ def main(root: str, data: str, query: str, at_risk: str = "nothing") -> None:
     for table in (table for table in TPCH_TABLES if table in TPCH_QUERIES[query]):
         spark.read.parquet(str(Path(data) / table)).createOrReplaceTempView(table)
     clock = SystemClock()
-    durable = DurableShuffle(spark, root, job="bench")
+    url, options = json.loads(os.environ.get("BENCH_STORE", json.dumps([root, None])))
+    durable = DurableShuffle(spark, url, job="bench", storage_options=options)
     Path(f"{root}.began").touch()
     start = clock.monotonic()
     rows = []

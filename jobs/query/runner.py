@@ -15,6 +15,7 @@ from durable_shuffle.jobs.identity.jvm.calls import planning
 from durable_shuffle.jobs.query.at_risk import AtRisk
 from durable_shuffle.jobs.query.cuts import Cut, schema_of
 from durable_shuffle.jobs.query.logical import split_bytes
+from durable_shuffle.jobs.query.native_stage import Source
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.probe import check_internals
 from durable_shuffle.jobs.query.run import QueryRun
@@ -114,17 +115,19 @@ class QueryRunner:
             anew = any(report.action != StageAction.REUSED for report in run.reports())
             self.store.confirm(anew=anew)
 
+        asked = cast("ClassicFrame", df)
+
+        def above(below: Mapping[int, Source]) -> DataFrame:
+            rows = catalyst.named_as(cast("ClassicFrame", query.result(below)), asked)
+            return catalyst.with_origin(rows, asked)
+
         try:
-            result = run.ensure(query.result, confirm)
+            frame = run.ensure(above, confirm)
         except Exception:
             earlier += run.reports()
             raise
-        reports = run.reports()
         native = (*query.native, *run.left)
-        asked = cast("ClassicFrame", df)
-        rows = catalyst.named_as(cast("ClassicFrame", result), asked)
-        frame = catalyst.with_origin(rows, asked)
-        return QueryResult(frame, reports, native, tuple(query.adapted))
+        return QueryResult(frame, run.reports(), native, tuple(query.adapted))
 
     def _at_risk(self, query: PlannedQuery, call: QueryCall) -> AtRisk:
         if not call.at_risk:

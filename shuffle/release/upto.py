@@ -34,6 +34,10 @@ from durable_shuffle.shuffle.release.retention import (
 )
 from durable_shuffle.shuffle.release.stages import Freed, delete
 
+_MOST_READ, _AT_ONCE = 1024, 64
+"""Of so many old records a call finds out what they are, so many side by side: OPENs, and what an
+earlier call or version left."""
+
 NeededSlots = Callable[[StageHandle, int, bytes], Collection[int]]
 """Returns, given a stage, a producer and its newest source position, which older slots of its log a
 successor reads."""
@@ -74,7 +78,8 @@ def release_upto(
     producers = range(stage.describe.producers)
     record_id = ids.new_id()
     before = read_state(stage)
-    begin = tuple(since or before.deleted_below(len(producers)))
+    begin = before.deleted_below(len(producers))
+    begin = tuple(map(max, begin, since or begin))
     records = {p: _records(stage, p, gone_of(begin, p)) for p in producers}
     appends = {p: [r for r in records[p] if _is_append(r, begin[p])] for p in producers}
     listed = list(stage.storage.list(stage.path.segments_prefix))
@@ -114,7 +119,7 @@ def release_upto(
     now = freed(deleted, state.released_below(len(producers)))
     if needed is not None:
         for p in producers:
-            _delete_records(stage, p, gone_below(stage, state)[p], dict(records[p]), needed)
+            delete_records(stage, p, gone_below(stage, state)[p], dict(records[p]), needed)
     return earlier + now
 
 
@@ -130,7 +135,7 @@ def _is_append(record: tuple[int, AppenderRecord], first: int) -> TypeGuard[tupl
     return record[0] >= first and isinstance(record[1], Append)
 
 
-def _delete_records(
+def delete_records(
     stage: StageHandle,
     producer: int,
     gone: int,
@@ -143,21 +148,21 @@ def _delete_records(
         gone: below it RELEASE_UPTO says that all data is deleted.
         records: what the caller has read of the log, ascending, to its end.
     """
-    newest = next(reversed(records.values()), None)
+    end, newest = next(reversed(records.items()), (0, None))
     if not gone or newest is None or not loses_slots(newest):
         return
     assert not isinstance(newest, Closed)
+    gone = min(gone, end)  # of later ones, nothing is known of what they need
     slots = stage.producer_log(producer)
     old = sorted(slot for slot in slots.listed() if slot < gone)
-    log = appender_log(slots)
-    kinds = each_at_once(lambda slot: records.get(slot) or log.record(slot), old)
+    unknown, log = [slot for slot in old if slot not in records], appender_log(slots)
+    for at in range(0, min(len(unknown), _MOST_READ), _AT_ONCE):
+        some = unknown[at : at + _AT_ONCE]
+        found = zip(some, each_at_once(log.record, some), strict=True)
+        records |= {slot: record for slot, record in found if record is not None}
     stays = needed(stage, producer, newest.after.source_position)
-    doomed = (
-        slots.key(slot)
-        for slot, record in zip(old, kinds, strict=True)
-        if isinstance(record, Append | End) and slot not in stays
-    )
-    stage.storage.delete(list(doomed))
+    doomed = [s for s in old if isinstance(records.get(s), Append | End) and s not in stays]
+    stage.storage.delete([slots.key(slot) for slot in doomed])
 
 
 def _ends(append: tuple[int, Append]) -> AppendEnds:

@@ -35,6 +35,7 @@ from durable_shuffle.shuffle.log.named_stage import is_empty
 from durable_shuffle.shuffle.log.records import Closed, StageUse
 from durable_shuffle.shuffle.log.stage import StageHandle, read_state
 from durable_shuffle.shuffle.read.position import ProducerPosition
+from durable_shuffle.shuffle.release import upto
 from durable_shuffle.shuffle.release.gc_run import collect_garbage
 from durable_shuffle.shuffle.release.retention import register_consumers
 from durable_shuffle.shuffle.release.stages import delete_orphans, release_stage_of
@@ -307,6 +308,38 @@ def test_records_that_a_successor_reads_stay() -> None:
     assert asked[-1] == (0, b"20")
     assert appending.slots()[:2] == [0, 3]
     assert 4 not in appending.slots()
+
+
+def test_what_a_release_left_goes_with_a_later_one() -> None:
+    """It had died before it deleted the records of its slots."""
+    appending = Appending()
+    for _ in range(3):
+        appending.append()
+    log = appending.stage.producer_log(0)
+    left = log.read(2)
+    assert left is not None
+    appending = appending.trimmed()
+    assert 2 not in appending.slots()
+    log.append(2, left)
+    appending.consumed()
+    appending.release()
+    assert 2 not in appending.slots()
+
+
+def test_what_came_behind_the_newest_known_record_stays() -> None:
+    """Another coordinator may have released since; nobody here knows what these records need."""
+    appending = Appending()
+    for _ in range(8):
+        appending.append()
+        appending.consumed()
+        appending.release()
+    gone, before = gone_below(appending.stage)[0], appending.slots()
+    assert gone in before
+    appending.append()
+    log = appender_log(appending.stage.producer_log(0))
+    stale = {gone: log.record(gone), gone - 1: log.record(0)}
+    upto.delete_records(appending.stage, 0, gone + 2, stale, lambda *_: ())  # type: ignore[arg-type]
+    assert appending.slots() == [*before, appending.producer.next_slot - 1]
 
 
 def test_without_the_callers_knowledge_no_record_goes() -> None:

@@ -43,8 +43,8 @@ MUTATIONS = (
         "gone slots",
         "OPENs go like all other records",
         "shuffle/release/upto.py",
-        "        if isinstance(record, Append | End) and slot not in stays",
-        "        if slot not in stays",
+        "if isinstance(records.get(s), Append | End) and s not in stays",
+        "if s in records and s not in stays",
         f"{TRIMMED} -k random",
     ),
     Mutation(

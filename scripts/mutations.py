@@ -41,10 +41,12 @@ def load() -> list[Mutation]:
     sys.path.insert(0, str(ROOT / "scripts"))
     import mutations_of_commands
     import mutations_of_compaction
+    import mutations_of_logs
     import mutations_of_recovery
     import mutations_of_shuffle
 
     return [
+        *mutations_of_logs.MUTATIONS,
         *mutations_of_shuffle.MUTATIONS,
         *mutations_of_compaction.MUTATIONS,
         *mutations_of_recovery.MUTATIONS,

@@ -49,7 +49,8 @@ def starting(context: SparkContext, job: MapJob) -> Iterator[None]:
                 over.set()
                 watching.result()  # its error is the cause
                 raise
-            over.set()
+            finally:  # Ctrl-C, too: else a call that failed would cancel for ever
+                over.set()
             watching.result()
     finally:
         with suppress(Exception):  # of a stopped context; the first error counts

@@ -7,7 +7,7 @@ work folder.
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -71,20 +71,29 @@ def running_store(kind: str, work: Path) -> Iterator[Store]:
     if kind == "folder":
         yield store_of(work)
         return
-    from durable_shuffle.shuffle.testing.late_network import late_network
-    from durable_shuffle.shuffle.testing.s3_server import run_s3_server
-
-    folder = work / "s3"
-    folder.mkdir(exist_ok=True)
-    with ExitStack() as stack:
-        server = stack.enter_context(run_s3_server(folder, clock=SystemClock()))
-        options = dict(server.options)
-        if kind == "late":
-            network = stack.enter_context(late_network(server.endpoint, late_seconds()))
-            options["endpoint_url"] = network.endpoint
-        store = Store(kind, f"s3://{server.bucket}/store", options)
+    with object_stores(work / "s3") as (stores, _):
+        store = stores[kind]
         (work / _FILE).write_text(json.dumps(asdict(store)), encoding="utf-8")
         try:
             yield store
         finally:
             (work / _FILE).unlink()
+
+
+@contextmanager
+def object_stores(folder: Path) -> Iterator[tuple[Mapping[str, Store], tuple[int, int]]]:
+    """Start S3 and the network before it; yield both by kind, and the ids of the two processes."""
+    from durable_shuffle.shuffle.testing.late_network import late_network
+    from durable_shuffle.shuffle.testing.s3_server import run_s3_server
+
+    folder.mkdir(exist_ok=True)
+    with (
+        run_s3_server(folder, clock=SystemClock()) as server,
+        late_network(server.endpoint, late_seconds()) as network,
+    ):
+        late = {**server.options, "endpoint_url": network.endpoint}
+        stores = {
+            "s3": Store("s3", f"s3://{server.bucket}/near", server.options),
+            "late": Store("late", f"s3://{server.bucket}/late", late),
+        }
+        yield stores, (server.process_id, network.process_id)

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.bench.cluster.store import late_seconds, object_stores
 from durable_shuffle.bench.machine import cpu_seconds_of
-from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
 from durable_shuffle.shuffle.storage.open import open_storage
-from durable_shuffle.shuffle.testing.late_network import late_network
-from durable_shuffle.shuffle.testing.s3_server import run_s3_server
 
 STORAGE = os.environ.get("BENCH_STORAGE", "folder")
 """Where the benchmarks store that store in one place only."""
-LATE_SECONDS = float(os.environ.get("BENCH_LATE_MS", "30")) / 1000
+LATE_SECONDS = late_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +66,7 @@ class Places:
 @contextmanager
 def running_places(folder: Path) -> Iterator[Places]:
     """Start the servers; they end with the block."""
-    (folder / "s3").mkdir()
-    with ExitStack() as stack:
-        server = stack.enter_context(run_s3_server(folder / "s3", clock=SystemClock()))
-        network = stack.enter_context(late_network(server.endpoint, LATE_SECONDS))
-        url = f"s3://{server.bucket}"
-        late = {**server.options, "endpoint_url": network.endpoint}
-        yield Places(
-            {
-                "folder": Place(str(folder / "stages"), None),
-                "s3": Place(f"{url}/near", server.options),
-                "late": Place(f"{url}/late", late),
-            },
-            (server.process_id, network.process_id),
-        )
+    with object_stores(folder / "s3") as (stores, servers):
+        by_name = {name: Place(store.url, store.options) for name, store in stores.items()}
+        yield Places({"folder": Place(str(folder / "stages"), None), **by_name}, servers)
     shutil.rmtree(folder)

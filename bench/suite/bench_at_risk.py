@@ -6,12 +6,11 @@ not counted. Bar: no kill costs more than the budget, a tenth of it, and what a 
 finds everything stored (its cold start). Drivers load an archive of their classes, and are killed
 once they have answered: so there is time for many kills. Writes its table of docs/benchmarks.md.
 `BENCH_KILLS` is the number of kills per query and budget, `BENCH_QUERIES` names the queries,
-`BENCH_BUDGETS` the budgets, `BENCH_SEED` draws other moments.
+`BENCH_BUDGETS` the budgets, `BENCH_SEED` draws other moments, `BENCH_STORAGE` names the storage.
 """
 
 import os
 import random
-import shutil
 import statistics
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from bench_query import queries
 from bench_query_rerun import answer_in, start, with_archive
 from document import record
+from places import Place
 
 from durable_shuffle.bench.cluster.faults import end_session
 from durable_shuffle.bench.tpch.data import generate_all
@@ -35,7 +35,7 @@ _WHOLE_RUNS = 5
 @pytest.mark.spark
 @pytest.mark.long_bench
 @pytest.mark.timeout(0)
-def test_kills(benchmark: Any, cache: Path, measuring: bool, tmp_path: Path) -> None:
+def test_kills(benchmark: Any, cache: Path, measuring: bool, tmp_path: Path, place: Place) -> None:
     """Rows are the same after every kill, and no kill costs more than the budget allows."""
     if not measuring:
         pytest.skip("two Sparks per kill: only when measuring")
@@ -48,7 +48,7 @@ def test_kills(benchmark: Any, cache: Path, measuring: bool, tmp_path: Path) -> 
         for query in queries(measuring=measuring):
             for budget in os.environ.get("BENCH_BUDGETS", BUDGETS).split(","):
                 folder = tmp_path / f"{query}-{budget.replace(' ', '')}"
-                if not told(folder, data, query, budget, kills, draw):
+                if not told(folder, place, data, query, budget, kills, draw):
                     late.append(f"{query} {budget}")
 
     benchmark.pedantic(all_of_them, rounds=1)
@@ -56,27 +56,35 @@ def test_kills(benchmark: Any, cache: Path, measuring: bool, tmp_path: Path) -> 
 
 
 def told(
-    folder: Path, data: Path, query: str, budget: str, kills: int, draw: random.Random
+    folder: Path,
+    place: Place,
+    data: Path,
+    query: str,
+    budget: str,
+    kills: int,
+    draw: random.Random,
 ) -> bool:
     """Kill drivers of one query, show what that cost, and return whether the bar is met."""
     folder.mkdir()
     java = with_archive(folder / "classes.jsa", data, query)
     wholes = [
-        answer(start(folder / f"whole{n}", data, query, budget, java)) for n in range(_WHOLE_RUNS)
+        answer(start(folder / f"whole{n}", data, query, budget, java, place.new()))
+        for n in range(_WHOLE_RUNS)
     ]
     whole = sorted(wholes, key=lambda one: float(one["seconds"]))[_WHOLE_RUNS // 2]
-    stored = folder / "stored"
-    answer(start(stored, data, query, java=java))
-    cold = answer(start(stored, data, query, java=java))["seconds"]
+    stored, one = folder / "stored", place.new()
+    answer(start(stored, data, query, java=java, place=one))
+    cold = answer(start(stored, data, query, java=java, place=one))["seconds"]
     costs = []
     for n in range(kills):
         root = folder / f"killed{n}"
-        ran, again = killed_and_run_again(root, data, query, budget, whole, draw, java)
+        one = place.new()
+        ran, again = killed_and_run_again(root, one, data, query, budget, whole, draw, java)
         costs.append(ran + again - whole["seconds"])
         print(
             f"{query} {budget}: killed after {ran:.2f} s, again {again:.2f}, cost {costs[-1]:.2f}"
         )
-        shutil.rmtree(root)
+        one.clear()
     bar = 1.1 * float(budget.split()[0]) + cold
     good = max(costs) <= bar
     most = f"{max(costs):.1f}" + ("" if good else " (missed)")
@@ -89,6 +97,7 @@ def told(
 
 def killed_and_run_again(
     root: Path,
+    place: Place,
     data: Path,
     query: str,
     budget: str,
@@ -102,9 +111,9 @@ def killed_and_run_again(
         whole: answer of a driver that was not killed; the second one must have its rows.
         java: options for the JVMs of both.
     """
-    victim = start(root, data, query, budget, java)
+    victim = start(root, data, query, budget, java, place)
     ran = killed_after(victim, root, draw.uniform(0, whole["seconds"]))
-    again = answer(start(root, data, query, budget, java))
+    again = answer(start(root, data, query, budget, java, place))
     assert again["rows"] == whole["rows"]
     assert again["total"]["map_tasks_rerun"] == 0
     return ran, float(again["seconds"])
@@ -114,7 +123,9 @@ def killed_and_run_again(
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("query", ["q09", "q18"])
-def test_rows_after_kills(tmp_path: Path, query: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_after_kills(
+    tmp_path: Path, query: str, capsys: pytest.CaptureFixture[str], place: Place
+) -> None:
     """Whatever was left to Spark when a driver died, the next one has the same rows, and nothing
     that was committed runs again."""
     number = int(os.environ.get("DURABLE_SHUFFLE_SEED", random.SystemRandom().randrange(2**31)))
@@ -125,9 +136,10 @@ def test_rows_after_kills(tmp_path: Path, query: str, capsys: pytest.CaptureFixt
     for budget in ("4 s", "8 s"):
         folder = tmp_path / budget.replace(" ", "")
         folder.mkdir()
-        whole = answer(start(folder / "whole", data, query, budget))
+        whole = answer(start(folder / "whole", data, query, budget, place=place.new()))
         for n in range(5):
-            killed_and_run_again(folder / f"killed{n}", data, query, budget, whole, draw)
+            root = folder / f"killed{n}"
+            killed_and_run_again(root, place.new(), data, query, budget, whole, draw)
 
 
 def answer(process: Any) -> dict[str, Any]:

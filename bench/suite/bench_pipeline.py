@@ -3,7 +3,8 @@
 Bars: from SIGKILL of a consumer to its first new record at most 2 s, with the default settings, as
 a median over rounds; the producers' throughput in the seconds from the kill on at least 0.9 of that
 of undisturbed seconds before it, taken in turn; 200 tasks RUNNING within 20 s in the launcher whose
-tasks are threads. Under --benchmark-enable the table of docs/benchmarks.md is written.
+tasks are threads. The stages lie where BENCH_STORAGE says. Under --benchmark-enable the table of
+docs/benchmarks.md is written.
 """
 
 import os
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 from document import record
 from pipeline_steps_timed import ROWS, Paced, Timed
+from places import Place
 
 from durable_shuffle.recovery.job.phases import JobPhase
 from durable_shuffle.recovery.pipeline.lines.launcher import Threads
@@ -28,7 +30,6 @@ from durable_shuffle.shuffle.log.appender_log import Append, AppenderOpen
 from durable_shuffle.shuffle.log.appender_reads import producer_status
 from durable_shuffle.shuffle.log.job_log import read_job
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage
-from durable_shuffle.shuffle.storage.local import LocalStorage
 
 BAR_BACK_SECONDS = 2.0
 BAR_THROUGHPUT = 0.9
@@ -42,17 +43,17 @@ HEAD = ("what", "median", "min", "max", "bar")
 class Measured:
     """A pipeline under way, and what can be seen of it from outside."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, place: Place) -> None:
         folder.mkdir()
         self.told = folder / "told"
         self.told.touch()
-        pipeline = Pipeline("bench", str(folder / "data"))
+        pipeline = Pipeline("bench", place.url, storage_options=place.options)
         source = IteratorSource(Paced(BATCHES_PER_SECOND))
         stream = pipeline.source("rows", source, schema=ROWS, producers=PRODUCERS, partitions=2)
         stream.consume("see", Timed(str(self.told)))
         self.running: RunningPipeline = pipeline.start()
         _until(lambda: self.running.phase is JobPhase.RUNNING)
-        storage = LocalStorage(folder / "data")
+        storage = place.storage()
         self.stage: StageHandle = open_stage(storage, read_job(storage, "bench").order[0])
         _until(lambda: self.appended() > 0)
 
@@ -110,7 +111,9 @@ def _until(condition: Any) -> Any:
 
 
 @pytest.mark.timeout(0)
-def test_a_killed_consumer(benchmark: Any, tmp_path: Path, rounds: int, measuring: bool) -> None:
+def test_a_killed_consumer(
+    benchmark: Any, tmp_path: Path, rounds: int, measuring: bool, place: Place
+) -> None:
     """Seconds until its first new record, and what the producers did meanwhile."""
     seconds = 3.0 if measuring else 1.0
     back: list[float] = []
@@ -118,7 +121,7 @@ def test_a_killed_consumer(benchmark: Any, tmp_path: Path, rounds: int, measurin
 
     def run() -> None:
         for turn in range(rounds):  # each its own: a second kill soon after the first waits longer
-            measured = Measured(tmp_path / str(turn))
+            measured = Measured(tmp_path / str(turn), place.new())
             if measuring:
                 time.sleep(2)
             try:
@@ -160,14 +163,15 @@ def _nothing(position: Any, producer: int) -> Any:
 
 
 @pytest.mark.timeout(0)
-def test_many_tasks_start(benchmark: Any, tmp_path: Path, rounds: int, measuring: bool) -> None:
-    """100 sources and 100 consumers, each with real logs on a local folder, until RUNNING."""
+def test_many_tasks_start(benchmark: Any, rounds: int, measuring: bool, place: Place) -> None:
+    """100 sources and 100 consumers, each with real logs, until RUNNING."""
     half = 100 if measuring else 5
     took: list[float] = []
 
     def run() -> None:
         for turn in range(min(rounds, 3)):
-            pipeline = Pipeline(f"many{turn}", str(tmp_path / "data"))
+            one = place.new()
+            pipeline = Pipeline(f"many{turn}", one.url, storage_options=one.options)
             source = IteratorSource(_nothing)
             stream = pipeline.source("s", source, schema=ROWS, producers=half, partitions=half)
             stream.consume("c", _ignore)

@@ -4,20 +4,24 @@ The same micro-batches go through the stage (keyed, one record each) and through
 turn within one run; both end in a noop sink. Bars: rows per second of the hop, writing and reading,
 at least 0.8 of the files', as a median over rounds of the ratio, without each query's first batch
 (a JVM's and its workers' warm-up); and with both queries on one trigger, the median time from the
-writer's commit of a row to the reader's commit at most one trigger.
+writer's commit of a row to the reader's commit at most one trigger. The stage lies where
+BENCH_STORAGE says, the files always in a folder.
 """
 
 import json
 import statistics
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from document import record
+from places import Place
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from durable_shuffle.serialization.errors import NotFoundError
 from durable_shuffle.shuffle.log.layout import slot_name
 from durable_shuffle.streaming import register
 
@@ -28,11 +32,11 @@ COLUMNS = "id long, k long, amount double, name string"
 
 
 class Hop:
-    """One way through the stage or through files, in a folder of its own."""
+    """One way, through the stage in a place or through files, with a folder of its own."""
 
-    def __init__(self, spark: SparkSession, folder: Path, rows: int, *, durable: bool) -> None:
-        self.spark, self.folder, self.rows, self.durable = spark, folder, rows, durable
-        self.place = {"url": str(folder / "root"), "job": "bench", "stage": "hop"}
+    def __init__(self, spark: SparkSession, folder: Path, rows: int, place: Place | None) -> None:
+        self.spark, self.folder, self.rows = spark, folder, rows
+        self.options = None if place is None else options_of(place)
 
     def run(self, source: Path) -> float:
         """Write and read all of the source's files, one per micro-batch; return rows per second."""
@@ -44,15 +48,14 @@ class Hop:
         return self.rows / (_steady_seconds(wrote) + _steady_seconds(read))
 
     def _sink(self, frame: DataFrame) -> Any:
-        if self.durable:
-            return frame.writeStream.format("durable_shuffle").options(
-                **self.place, keys="k", partitions=8
-            )
+        if self.options:
+            stream = frame.writeStream.format("durable_shuffle")
+            return stream.options(**self.options, keys="k", partitions=8)
         return frame.writeStream.format("parquet").option("path", str(self.folder / "files"))
 
     def _source(self) -> DataFrame:
-        if self.durable:
-            stream = self.spark.readStream.format("durable_shuffle").options(**self.place)
+        if self.options:
+            stream = self.spark.readStream.format("durable_shuffle").options(**self.options)
             return stream.option("maxRecordsPerTrigger", self.rows).load()
         stream = self.spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
         return stream.parquet(str(self.folder / "files"))
@@ -62,6 +65,12 @@ class Hop:
         query: StreamingQuery = named.trigger(availableNow=True).start()
         query.awaitTermination()
         return query
+
+
+def options_of(place: Place) -> dict[str, str]:
+    """Return the options of format `durable_shuffle` for the stage of these benchmarks."""
+    given = json.dumps(dict(place.options or {}))
+    return {"url": place.url, "job": "bench", "stage": "hop", "storageOptions": given}
 
 
 def _steady_seconds(query: StreamingQuery) -> float:
@@ -74,7 +83,12 @@ def _steady_seconds(query: StreamingQuery) -> float:
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 def test_rows_per_second(
-    benchmark: Any, bench_spark: SparkSession, tmp_path: Path, rounds: int, measuring: bool
+    benchmark: Any,
+    bench_spark: SparkSession,
+    tmp_path: Path,
+    rounds: int,
+    measuring: bool,
+    place: Place,
 ) -> None:
     """The same micro-batches through the stage and through files, in turn."""
     register(bench_spark)
@@ -91,8 +105,8 @@ def test_rows_per_second(
     def run() -> None:
         for turn in range(rounds + (1 if measuring else 0)):
             ways = [
-                Hop(bench_spark, tmp_path / f"{turn}-{durable}", rows, durable=durable)
-                for durable in (True, False)
+                Hop(bench_spark, tmp_path / f"{turn}-hop", rows, place.new()),
+                Hop(bench_spark, tmp_path / f"{turn}-files", rows, None),
             ]
             hop, files = (way.run(source) for way in ways)
             if turn or not measuring:
@@ -114,13 +128,15 @@ def test_rows_per_second(
 @pytest.mark.spark
 @pytest.mark.timeout(0)
 def test_added_latency(
-    benchmark: Any, bench_spark: SparkSession, tmp_path: Path, measuring: bool
+    benchmark: Any, bench_spark: SparkSession, tmp_path: Path, measuring: bool, place: Place
 ) -> None:
     """From the record that makes a batch count to Spark's own commit of it in the second query."""
     register(bench_spark)
-    place = {"url": str(tmp_path / "root"), "job": "bench", "stage": "hop"}
+    place = place.new()
+    options = options_of(place)
+    committed: dict[int, float] = {}
     trigger = f"{TRIGGER_SECONDS if measuring else 0.2} seconds"
-    wanted = 25 if measuring else 2
+    wanted = 25 if measuring else 5
 
     def started(writer: Any, name: str) -> StreamingQuery:
         named = writer.option("checkpointLocation", str(tmp_path / name))
@@ -129,19 +145,23 @@ def test_added_latency(
 
     def run() -> None:
         source = bench_spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
-        sink = source.writeStream.format("durable_shuffle").options(**place, partitions=2)
+        sink = source.writeStream.format("durable_shuffle").options(**options, partitions=2)
         first = started(sink, "write")
         commits = tmp_path / "write" / "commits"
         _until(lambda: len(list(commits.glob("[0-9]*"))) > 1)
-        stage = bench_spark.readStream.format("durable_shuffle").options(**place).load()
+        ended = threading.Event()
+        watch = threading.Thread(target=note_commits, args=(place, committed, ended))
+        watch.start()
+        stage = bench_spark.readStream.format("durable_shuffle").options(**options).load()
         second = started(stage.writeStream.format("noop"), "read")
         _until(lambda: len(list((tmp_path / "read" / "commits").glob("[0-9]*"))) >= wanted)
         for query in (first, second):
             query.stop()
+        ended.set()
+        watch.join()
 
     benchmark.pedantic(run, rounds=1)
-    (log,) = (tmp_path / "root" / "bench").glob("hop-*/producers/p000000")
-    added = added_seconds(log, tmp_path / "read")
+    added = added_seconds(committed, tmp_path / "read")
     late = statistics.median(added)
     print(f"\nadded by the hop: {late:.2f} s (to {max(added):.2f}), trigger {trigger}")
     if measuring:
@@ -150,10 +170,35 @@ def test_added_latency(
         assert late <= TRIGGER_SECONDS
 
 
-def added_seconds(log: Path, checkpoint: Path) -> list[float]:
-    """Return for each record of the log how much later the reader had it done, by the files' times.
+def note_commits(place: Place, moments: dict[int, float], ended: threading.Event) -> None:
+    """Note for each new record of a producer's log when the last look began that did not find it.
+
+    So no record is called younger than it is: the record came later than this. An object store
+    itself tells whole seconds only.
+    """
+    storage = place.storage()
+    (log,) = {i.key.rpartition("/")[0] for i in place.listed("bench/") if "/p000000/" in i.key}
+    slot, missing_since = 0, None
+    while not ended.is_set():
+        began = time.time()
+        try:
+            storage.read(f"{log}/{slot_name(slot)}")
+        except NotFoundError:
+            missing_since = began
+            ended.wait(0.005)
+        else:
+            if missing_since is not None:
+                moments[slot] = missing_since
+            slot, missing_since = slot + 1, None
+
+
+def added_seconds(committed: dict[int, float], checkpoint: Path) -> list[float]:
+    """Return for each record of the log how much later the reader had it done.
 
     The reader's first batch, which takes up what was there before it, is left out.
+
+    Args:
+        committed: slot -> when its record was stored.
     """
     found = []
     ends: dict[int, int] = {}
@@ -163,9 +208,9 @@ def added_seconds(log: Path, checkpoint: Path) -> list[float]:
     for batch, end in ends.items():
         if batch - 1 in ends and batch > 1:
             done = (checkpoint / "commits" / str(batch)).stat().st_mtime
-            for slot in range(ends[batch - 1], end):
-                found.append(done - (log / slot_name(slot)).stat().st_mtime)
-    return found or [0.0]
+            slots = range(ends[batch - 1], end)
+            found += [done - committed[slot] for slot in slots if slot in committed]
+    return found
 
 
 def _until(condition: Any) -> None:

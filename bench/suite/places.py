@@ -16,6 +16,7 @@ from durable_shuffle.bench.machine import cpu_seconds_of
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
 from durable_shuffle.shuffle.storage.open import open_storage
+from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 
 STORAGE = os.environ.get("BENCH_STORAGE", "folder")
 """Where the benchmarks store that store in one place only."""
@@ -33,13 +34,16 @@ class Place:
         """Return a part of it that nobody used."""
         return Place(f"{self.url}/{RandomIds().new_id()}", self.options)
 
+    def storage(self) -> RetryingStorage:
+        return open_storage(self.url, self.options)
+
     def listed(self, prefix: str = "") -> list[ObjectInfo]:
         """Return what is stored here."""
-        return list(open_storage(self.url, self.options).list(prefix))
+        return list(self.storage().list(prefix))
 
     def clear(self) -> None:
         """Delete all that is stored here."""
-        open_storage(self.url, self.options).delete([info.key for info in self.listed()])
+        self.storage().delete([info.key for info in self.listed()])
 
     def open(self, spark: SparkSession, **more: Any) -> DurableShuffle:
         options = None if self.options is None else dict(self.options)

@@ -158,7 +158,8 @@ def begin_batch(
     _refuse_old_checkpoint(tail, run, batch, log.prefix)
     if not owns(tail) and not has_batch(tail, run, batch, log.prefix):
         tail = whole_tail(stage, producer)
-        _refuse_followed(log, tail.next_slot, state_behind(stage, producer, tail).owner, run)
+        if not owns(tail):  # another task of this run may have opened meanwhile
+            _refuse_followed(log, tail.next_slot, state_behind(stage, producer, tail).owner, run)
     tail, _ = appender_log(log).decide(tail, unless_open)
     if has_batch(tail, run, batch, log.prefix):
         return None, tail

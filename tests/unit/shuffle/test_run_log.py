@@ -2,7 +2,9 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,17 +30,23 @@ from durable_shuffle.serialization.errors import (
     OutcomeUnknownError,
 )
 from durable_shuffle.shuffle.consume.open_view import open_view
+from durable_shuffle.shuffle.log.appender_log import Part
 from durable_shuffle.shuffle.log.job_log import enter_stage
 from durable_shuffle.shuffle.log.layout import parse_segment_key
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import Storage, StorageLayer
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.stream.offset import StreamOffset
 from durable_shuffle.shuffle.stream.scan import StageScan, read_row_ranges, standing_rows
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.write.log_producer import LogProducer
-from durable_shuffle.shuffle.write.run_log import LOOK_BACK, abort_job, append_batch, clear_behind
+from durable_shuffle.shuffle.write.run_log import (
+    LOOK_BACK,
+    abort_job,
+    append_batch,
+    clear_behind,
+)
 
 PARTITIONS = 3
 
@@ -51,6 +59,10 @@ def draw(seed: int) -> random.Random:
 
 @pytest.fixture
 def stage(draw: random.Random) -> StageHandle:
+    return new_log_stage(draw)
+
+
+def new_log_stage(draw: random.Random) -> StageHandle:
     return new_stage(MemoryStorage(), SeededIds(draw), SCHEMA, partitions=PARTITIONS, writing="log")
 
 
@@ -213,6 +225,61 @@ def test_the_older_run_stops_at_its_next_task_and_commit(
     with pytest.raises(FencedError, match="took over"):
         older.commit(1, parts)
     assert rows(stage) == batches(0, 1)
+
+
+@pytest.mark.parametrize("before", ["nothing", "a batch of this run", "a run before this one"])
+@pytest.mark.parametrize("beside", ["its other task", "its other task and commit", "a new run"])
+def test_others_overtake_a_task_before_any_request(
+    draw: random.Random, before: str, beside: str
+) -> None:
+    """Tasks of one run that begin at once agree; of two runs one commits. No batch counts twice."""
+    for at in range(100):
+        stage = new_log_stage(draw)
+        run, newer = EngineRun(stage, draw), EngineRun(stage, draw)
+        batch = 0 if before == "nothing" else 1
+        first = run if before == "a batch of this run" else EngineRun(stage, draw)
+        assert not batch or first.commit(0, first.tasks(0))
+        other = newer if beside == "a new run" else run
+        parts: list[Part | None] = []
+
+        def overtake(other: EngineRun = other, parts: list[Part | None] = parts) -> None:
+            parts += other.tasks(batch)  # noqa: B023 - the same in all turns
+            assert "commit" not in beside or other.commit(batch, parts)  # noqa: B023
+
+        storage = Overtaken(stage.storage, at, overtake)
+        mine = EngineRun(on(stage, storage), draw)
+        mine.run = run.run
+        try:
+            mine.tasks(batch)
+            late = False
+        except FencedError:
+            late = True
+        if storage.requests <= at:
+            break
+        assert not late or beside == "a new run"
+        if beside != "a new run":
+            assert run.commit(batch, parts) == ("commit" not in beside)
+        else:
+            with suppress(FencedError):
+                newer.commit(batch, parts)
+            with suppress(FencedError):
+                run.commit(batch, run.tasks(batch))
+        assert rows(stage) == batches(*range(batch + 1))
+    assert 1 <= at < 99
+
+
+class Overtaken(StorageLayer):
+    """Lets something else happen before one of its requests."""
+
+    def __init__(self, storage: Storage, at: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__(storage)
+        self.requests, self._at, self._meanwhile = 0, at, meanwhile
+
+    def _call(self, verb: str, keys: tuple[str, ...], request: Any) -> Any:
+        self.requests += 1
+        if self.requests == self._at + 1:
+            self._meanwhile()
+        return request()
 
 
 def test_parts_of_two_openings_are_not_one_batch(stage: StageHandle, draw: random.Random) -> None:

@@ -113,7 +113,8 @@ class QueryCalls(FrameCalls):
         off, the next such write raises ConflictError, and the rows are in the stage.
 
         Not guaranteed: that a write happens once if the driver dies. A job that is started again
-        writes again what it had written.
+        writes again what it had written. Commits of Delta and Iceberg tables name job, command and
+        application, so the table tells it.
 
         Args:
             name: as for `query`.
@@ -151,7 +152,7 @@ class QueryCalls(FrameCalls):
             used[:] = self._reports[before:]
             return frame
 
-        return sent_through(self._spark, query, store, mend, self._left_to_spark)
+        return sent_through(self._spark, self._job, query, store, mend, self._left_to_spark)
 
     def _left_to_spark(self, text: str) -> None:
         if text not in self._native:

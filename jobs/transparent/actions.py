@@ -7,7 +7,7 @@ the block never ends a program that Spark would run.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from durable_shuffle.jobs.engine.catalyst import with_origin
 from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.healing import healing
+from durable_shuffle.jobs.transparent.labels import labelled
 from durable_shuffle.jobs.transparent.overwrites import folder_of_table, overwrites_own_files
 from durable_shuffle.jobs.transparent.statements import (
     frames_of,
@@ -63,6 +64,7 @@ _installed = threading.Lock()
 @contextmanager
 def sent_through(
     spark: SparkSession,
+    job: str,
     query: Query,
     store: Query,
     mend: Callable[[], bool],
@@ -71,6 +73,7 @@ def sent_through(
     """Replace the actions of this application's DataFrames.
 
     Args:
+        job: its name, for labels of what is written.
         query: returns a DataFrame with the same rows, read from storage; raises InvalidInputError
             for a DataFrame that cannot be stored.
         store: the same, with the rows themselves stored, in the partitions that they have.
@@ -83,7 +86,7 @@ def sent_through(
     if not _installed.acquire(blocking=False):
         raise InvalidInputError("transparent() is open already: close that block first")
     try:
-        patches = _patches(spark, query, store, mend, left)
+        patches = _patches(spark, job, query, store, mend, left)
         before = {key: key[0].__dict__[key[1]] for key in patches}
         try:
             for (owner, name), value in patches.items():
@@ -98,6 +101,7 @@ def sent_through(
 
 def _patches(
     spark: SparkSession,
+    job: str,
     query: Query,
     store: Query,
     mend: Callable[[], bool],
@@ -111,22 +115,35 @@ def _patches(
         return mine and not df.isStreaming and not getattr(inside, "busy", False)
 
     def through(
-        name: str, df: DataFrame, act: Act, *, again: bool = True, over: str | None = None
+        name: str,
+        df: DataFrame,
+        act: Act,
+        *,
+        again: bool = True,
+        over: str | None = None,
+        writes: str | None = None,
     ) -> Any:
         """Run the action on the durable frame; actions that it calls itself run as usual.
 
         Args:
             again: whether a second call does no harm, if the first one met damage.
             over: the folder that the action overwrites.
+            writes: the command, for its label; None if it writes nothing.
         """
         if not covered(df):
             return act(df)
+
+        def run(frame: DataFrame) -> Any:
+            label = None if writes is None else labelled(frame.sparkSession, job, writes)
+            with label or nullcontext():
+                return act(frame)
+
         own = overwrites_own_files([df], [] if over is None else [over])
         inside.busy = True
         try:
             if own:
-                return act(whole(name, df))
-            return healing(lambda: act(durable(name, df)), lambda: mend() and again)
+                return run(whole(name, df))
+            return healing(lambda: run(durable(name, df)), lambda: mend() and again)
         finally:
             inside.busy = False
 
@@ -217,13 +234,15 @@ def _patches(
                 plan = statement_over(self, statement, stored)
                 if plan is None:
                     left(f"sql(): {statement.name} does not accept the stored rows of its query")
-            if plan is None:
-                return original_sql(self, sqlQuery)
-            return run_over(self, statement, plan)
+            with labelled(self, job, sqlQuery):
+                if plan is None:
+                    return original_sql(self, sqlQuery)
+                return run_over(self, statement, plan)
 
         if not frames:
             left(f"sql(): {statement.name} runs its query at once, in Spark")
-            return original_sql(self, sqlQuery, *args, **kwargs)
+            with labelled(self, job, sqlQuery):
+                return original_sql(self, sqlQuery, *args, **kwargs)
         inside.busy = True
         try:
             return healing(act, lambda: mend() and statement.again and not own)
@@ -272,6 +291,7 @@ class _JavaWriter:
                 lambda df: self._write(df, name, args),
                 again=name in _OVERWRITES and overwrites,
                 over=self._folder(name, args) if overwrites and not self._keeps_files() else None,
+                writes=" ".join([name, *map(str, args)]),
             )
 
         def configure(*args: Any) -> Any:

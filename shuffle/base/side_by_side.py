@@ -4,8 +4,8 @@ It must not be used for calls whose order the protocol needs.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, overload
 
@@ -59,6 +59,28 @@ def each_at_once(call: Callable[[A], B], arguments: Sequence[A]) -> list[B]:
         return [call(argument) for argument in arguments]
     with ThreadPoolExecutor(len(arguments)) as pool:
         return list(pool.map(call, arguments))
+
+
+def one_ahead(calls: Iterable[Callable[[], A]]) -> Iterator[A]:
+    """Yield what the calls give, in their order. The next one runs while a result is used.
+
+    One that runs when the iteration is given up goes on, and nobody learns how it ended.
+
+    Raises:
+        Exception: that of a call, in place of what it gives.
+    """
+    pool = ThreadPoolExecutor(1)
+    try:
+        before: Future[A] | None = None
+        for call in calls:
+            started = pool.submit(call)
+            if before is not None:
+                yield before.result()
+            before = started
+        if before is not None:
+            yield before.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ segment, where reading them one by one takes as many for each.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -29,6 +30,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.frames import Frame, FrameKind
 from durable_shuffle.serialization.msgpack_codec import Pair, unpack_pairs
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.side_by_side import one_ahead
 from durable_shuffle.shuffle.log.layout import index_part_key
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
@@ -48,7 +50,11 @@ from durable_shuffle.shuffle.seal.index import (
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.storage.range_plan import (
+    AHEAD_BYTES,
+    AHEAD_REQUESTS,
     PIECE_BYTES,
+    REQUESTS_AT_ONCE,
+    JoinedRange,
     grouped,
     join_near,
     read_pieces,
@@ -185,18 +191,31 @@ def fetch(
 ) -> Iterator[tuple[ByteRange, Pieces]]:
     """Yield each range with its bytes, in order; hold about `writer_memory_bytes` at a time.
 
-    A longer range comes in several pieces, each fetched when it is asked for.
+    A longer range comes in several pieces, each fetched when it is asked for. Where requests take
+    long, the next ranges are on their way while the caller uses these.
 
     Raises:
         NotFoundError: a segment is gone; says so if the stage was released.
     """
-    longest = max(settings.writer_memory_bytes, PIECE_BYTES)
-    for group in grouped(join_near(ranges), most_bytes=settings.writer_memory_bytes):
+    storage, far = data_of(stage), is_far(stage.storage)
+    most = settings.writer_memory_bytes // (2 if far else 1)  # two groups are held
+    longest = max(most, PIECE_BYTES)
+    groups = grouped(
+        join_near(ranges),
+        most_bytes=min(most, AHEAD_BYTES) if far else most,
+        at_once=AHEAD_REQUESTS if far else REQUESTS_AT_ONCE,
+    )
+
+    def fetched(group: Sequence[JoinedRange]) -> tuple[Sequence[JoinedRange], list[memoryview]]:
+        alone = group[0].where.length > longest  # such a range is alone in its group
+        return group, [] if alone else storage.read_ranges([run.where for run in group])
+
+    calls = (partial(fetched, group) for group in groups)
+    for group, buffers in one_ahead(calls) if far else (call() for call in calls):
         where = group[0].where
-        if where.length > longest:  # such a range is alone in its group
-            yield where, read_pieces(data_of(stage), where, longest)
+        if not buffers:
+            yield where, read_pieces(storage, where, longest)
             continue
-        buffers = data_of(stage).read_ranges([run.where for run in group])
         for n, run in enumerate(group):
             data, buffers[n] = buffers[n], memoryview(b"")  # nothing read is kept
             for inside, part in run.parts(data):

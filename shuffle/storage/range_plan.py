@@ -18,6 +18,10 @@ RUN_BYTES = 8 << 20
 
 REQUESTS_AT_ONCE = 16
 
+AHEAD_BYTES = 8 << 20
+AHEAD_REQUESTS = 64
+"""What a reader fetches at once where requests take long, while it uses what came before."""
+
 PIECE_BYTES = 16 << 20
 """A long range is fetched and held in pieces of at least this length. What its length is stated to
 be may be forged: a sparse file of any length takes no space."""

@@ -120,6 +120,8 @@ class InOrder:
 
     def __exit__(self, *error: object) -> None: ...
 
+    def shutdown(self, **how: bool) -> None: ...
+
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         done: Future[Any] = Future()
         done.set_result(call())

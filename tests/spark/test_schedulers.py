@@ -5,6 +5,7 @@ Each is installed from PyPI into an environment of its own beside .venv, once.
 
 import json
 import os
+import runpy
 import shlex
 import shutil
 import signal
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+import table_session
 from pipelines import until
 
 from durable_shuffle.bench.cluster.faults import session_processes
@@ -60,13 +62,13 @@ def write_orders(folder: Path) -> None:
         pq.write_table(pa.table({"customer": customers}), folder / f"{number}.parquet")
 
 
-def counted_right(folder: Path) -> bool:
-    """Compare what a recipe wrote with what its orders say."""
-    counts = pq.read_table(folder).to_pydict()
+def counted_right(files: Path | list[Path], times: int = 1) -> bool:
+    """Compare what a recipe wrote with what its orders say, each of them so many times."""
+    counts = pq.read_table(files).to_pydict()
     expected = [0] * 11
     for number in range(FILES):
         for index in range(ROWS):
-            expected[(number * 7 + index) % 11] += 1
+            expected[(number * 7 + index) % 11] += times
     return dict(zip(counts["customer"], counts["orders"], strict=True)) == dict(enumerate(expected))
 
 
@@ -149,40 +151,92 @@ def went_on(log: Path, kept: int) -> None:
 def test_a_dbt_project_goes_on(tmp_path: Path) -> None:
     """SIGKILL of dbt with Spark in its process, in the middle of a table model; the next run
     computes only what is missing, and gives the tables that dbt gives without a block."""
-    python = beside_spark("dbt", "dbt-core>=1.9,<1.12", "dbt-spark>=1.9,<2")
     write_orders(tmp_path / "in")
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
-    env = {
-        **os.environ,
-        "PYTHONPATH": "",
-        "PYSPARK_PYTHON": str(python),
-        "PYSPARK_SUBMIT_ARGS": shlex.join([*settings_for(tmp_path), "pyspark-shell"]),
-        "DBT_SEND_ANONYMOUS_USAGE_STATS": "0",
-        "DBT_USE_COLORS": "0",
-    }
-    program = tmp_path / "recipes" / "dbt_nightly.py"
-
-    def start(log: Path) -> "subprocess.Popen[bytes]":
-        command = [python, program, tmp_path / "in"]
-        with log.open("w") as said:
-            return subprocess.Popen(
-                command, env=env, stdout=said, stderr=said, cwd=tmp_path, start_new_session=True
-            )
-
-    first = start(tmp_path / "first")
-    until(lambda: first.poll() is not None or stored(tmp_path) >= 5, "five map tasks")
-    assert first.poll() is None, (tmp_path / "first").read_text()[-3000:]
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    kept = stored(tmp_path)
-    assert 5 <= kept < FILES, "the driver was too quick"
-    second = start(tmp_path / "second")
-    assert second.wait() == 0, (tmp_path / "second").read_text()[-3000:]
-    went_on(tmp_path / "second", kept)
+    dbt_killed_and_again(tmp_path, {"PYTHONPATH": ""}, settings_for(tmp_path))
     tables = tmp_path / "warehouse" / "nightly.db"
     assert counted_right(tables / "order_counts")
     sizes = pq.read_table(tables / "order_sizes").to_pydict()
     assert [*map(int, sizes["customers"]), *map(int, sizes["size"])] == [11, 18]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_dbt_model_that_merges_goes_on(tmp_path: Path) -> None:
+    """An incremental model on Delta: SIGKILL in the middle of the query that it merges. The next
+    run computes what is missing of it and merges, and the table's history names the job."""
+    _, jars, env = table_session.found()
+    tables = runpy.run_path(str(Path(__file__).parent / "programs" / "tables_driver.py"))
+    settings = tables["settings"](tmp_path, jars)
+    words = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
+    settings_of_run = [*words, *settings_for(tmp_path)]
+    write_orders(tmp_path / "in")
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    project = tmp_path / "recipes" / "dbt"
+    for model in ("order_counts.sql", "order_sizes.sql", "schema.yml"):
+        (project / "models" / model).unlink()
+    config = 'materialized="incremental", incremental_strategy="merge", unique_key="customer"'
+    (project / "models" / "counts.sql").write_text(
+        f'{{{{ config({config}, file_format="delta") }}}}\n'
+        'select customer, count(*) as orders from {{ ref("orders") }} group by customer'
+    )
+    whole = start_dbt(tmp_path, env, settings_of_run, "whole")
+    assert whole.wait() == 0, (tmp_path / "whole").read_text()[-3000:]
+    for file in (tmp_path / "in").iterdir():  # other rows of the same customers
+        pq.write_table(pa.concat_tables([pq.read_table(file)] * 2), file)
+    dbt_killed_and_again(tmp_path, env, settings_of_run, before=FILES)
+    log = tmp_path / "warehouse" / "nightly.db" / "counts" / "_delta_log"
+    texts = [text for file in sorted(log.glob("*.json")) for text in file.read_text().splitlines()]
+    actions = [action for text in texts for action in json.loads(text).items()]
+    newest = [what for kind, what in actions if kind == "commitInfo"][-1]
+    assert newest["operation"] == "MERGE"
+    assert json.loads(newest["userMetadata"])["job"] == "nightly"
+    gone = {what["path"] for kind, what in actions if kind == "remove"}
+    files = [what["path"] for kind, what in actions if kind == "add" and what["path"] not in gone]
+    assert counted_right([log.parent / file for file in files], times=2)
+
+
+def start_dbt(
+    folder: Path, env: dict[str, str], settings: list[str], log: str
+) -> "subprocess.Popen[bytes]":
+    """Start the recipe below `folder`; what it says goes to the file `log`."""
+    python = beside_spark("dbt", "dbt-core>=1.9,<1.12", "dbt-spark>=1.9,<2")
+    more = {
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*settings, "pyspark-shell"]),
+        "DBT_SEND_ANONYMOUS_USAGE_STATS": "0",
+        "DBT_USE_COLORS": "0",
+    }
+    command = [python, folder / "recipes" / "dbt_nightly.py", folder / "in"]
+    with (folder / log).open("w") as said:
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **env, **more},
+            stdout=said,
+            stderr=said,
+            cwd=folder,
+            start_new_session=True,
+        )
+
+
+def dbt_killed_and_again(
+    folder: Path, env: dict[str, str], settings: list[str], before: int = 0
+) -> None:
+    """Kill dbt in the middle of a map side, start it again, and see that it goes on.
+
+    Args:
+        before: how many map tasks have committed already.
+    """
+    first = start_dbt(folder, env, settings, "first")
+    until(lambda: first.poll() is not None or stored(folder) >= before + 5, "five map tasks")
+    assert first.poll() is None, (folder / "first").read_text()[-3000:]
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    kept = stored(folder) - before
+    assert 5 <= kept < FILES, "the driver was too quick"
+    second = start_dbt(folder, env, settings, "second")
+    assert second.wait() == 0, (folder / "second").read_text()[-3000:]
+    went_on(folder / "second", kept)
 
 
 NOTEBOOK = """

@@ -1,6 +1,5 @@
 """Standalone clusters with real workers: executors that come, go, and are lost with their host."""
 
-import json
 import os
 import signal
 import socket
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gated_cluster import NO_IDLE_EXECUTORS, GatedCluster, only
 from pipelines import until
 from processes import ancestor
 from quick_jvms import quick_jvms
@@ -22,62 +22,19 @@ from durable_shuffle.shuffle.base.clock import SystemClock
 from durable_shuffle.shuffle.testing.s3_server import run_s3_server
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
-EXPECTED = sorted((n % 7, n) for n in range(40))
 BASE = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
-NO_IDLE_EXECUTORS = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.minExecutors": "0",
-    "spark.dynamicAllocation.initialExecutors": "0",
-    "spark.dynamicAllocation.maxExecutors": "2",
-    "spark.dynamicAllocation.executorIdleTimeout": "1s",
-    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
-}
 
 
-class Cluster:
-    """A cluster, and a driver in its own process that takes commands."""
+class Cluster(GatedCluster):
+    """A master and its workers."""
 
     def __init__(self, folder: Path, programs: Any, cluster: Standalone, env: dict[str, str]):
-        self.folder, self.programs, self.spark, self.env = folder, programs, cluster, env
-        self.root, self.gate = folder / "data", folder / "gate"
-        (self.gate / "runs").mkdir(parents=True)
-        self.driver: Any = None
-
-    def start(self, conf: dict[str, str], url: str | None = None) -> None:
-        local = {"spark.local.dir": str(self.folder / "local")}
-        self.driver = self.programs.start(
-            "standalone_driver",
-            *(self.spark.url, url or self.root, self.gate, json.dumps({**BASE, **local, **conf})),
-            env=self.env,
-        )
-
-    def tell(self, command: str) -> None:
-        self.programs.tell(self.driver, command)
-
-    def ask(self, command: str) -> dict[str, Any]:
-        """Carry out a command; return what came of it."""
-        self.tell(command)
-        return dict(self.programs.answer(self.driver))
-
-    def open_gate(self) -> None:
-        (self.gate / "open").touch()
+        super().__init__(folder, programs, cluster.url, BASE, env)
+        self.spark = cluster
 
     def gated_executor(self) -> int:
-        """Wait until producer 2 is at its gate and all others have committed; return its JVM."""
-        slots = f"*/*/producers/p*/{0:010d}"
-        until(
-            lambda: (
-                self.driver.poll() is not None
-                or ((self.gate / "worker").exists() and len(list(self.root.glob(slots))) == 5)
-            ),
-            "five producers",
-        )
-        assert self.driver.poll() is None, "the driver ended early"
-        return ancestor(int((self.gate / "worker").read_text()), EXECUTOR)
-
-    def runs(self) -> dict[int, int]:
-        folder = self.gate / "runs"
-        return {int(p.name): len(p.read_text().splitlines()) for p in folder.iterdir()}
+        """Return the JVM of the executor whose task waits at the gate."""
+        return ancestor(self.gated_worker(), EXECUTOR)
 
 
 @pytest.fixture
@@ -105,13 +62,6 @@ def start(tmp_path: Path, programs: Any) -> Callable[..., Any]:
                     programs.kill(cluster.driver)
 
     return started
-
-
-def only(answer: dict[str, Any]) -> dict[str, Any]:
-    """The stage of an answer, whose rows are right."""
-    assert [tuple(row) for row in answer["rows"]] == EXPECTED
-    (stage,) = answer["stages"]
-    return dict(stage)
 
 
 @pytest.mark.soak

@@ -4,6 +4,7 @@ Both formats exist for older versions of PySpark only, so the program `tables_dr
 such a one, which `scripts/table_formats.py` fetches.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import table_session
 from table_cases import History
 from table_histories import HISTORIES, SAMPLE
+
+from durable_shuffle.jobs.transparent.labels import label_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 SHORT = [h.begun(SAMPLE[h.name]) for h in HISTORIES if h.name in SAMPLE]
@@ -84,9 +87,17 @@ def test_statements_that_write(programs: Any, tmp_path: Path, wanted: tuple[str,
     """Tables are as after plain Spark; the query's exchanges are stored and found again."""
     answer = answer_of("statements_driver", programs, tmp_path, *wanted)
     del answer["spark"]
+    for kind in ("delta", "iceberg"):
+        first, second, own = answer.pop(f"{kind} labels")
+        assert json.loads(first)["job"] == "tables"
+        assert (second, own) == (first, "mine")  # one application, one command
     assert len(answer) >= len(wanted)
     for name, runs in answer.items():
         rows = [run["rows"] for run in runs.values()]
+        assert runs["plain"]["label"] is None, name
+        for run in (runs["first"], runs["second"]):
+            application = json.loads(run["label"])["application"]
+            assert run["label"] == label_of("tables", application, run["statement"])
         assert rows[0], name
         assert rows == [rows[0]] * 3, name
         stored = [runs[run] for run in ("first", "second")]

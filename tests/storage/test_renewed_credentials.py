@@ -6,6 +6,7 @@ signed with one of them that has not expired.
 
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import trustme
 
 from durable_shuffle.serialization.errors import UnavailableError
-from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.contract import Storage, backend_of
+from durable_shuffle.shuffle.storage.obstore_backend import ObstoreStorage
 from durable_shuffle.shuffle.storage.open import open_storage
 
 LASTS_SECONDS = 1.0
@@ -32,14 +35,21 @@ _STS = """<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/do
 class Cloud:
     """Hands out credentials by every way that is known, and holds one object."""
 
-    def __init__(self) -> None:
+    def __init__(self, trusted: Path | None = None) -> None:
         self.issued: list[float] = []
         """When each credential was handed out, by a monotonic clock."""
         self.renews = True
         self.refused = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        name = "http"
+        if trusted is not None:  # over TLS; clients need the certificate that is written there
+            name, authority = "https", trustme.CA()
+            authority.cert_pem.write_to_path(str(trusted))
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            authority.issue_cert("127.0.0.1").configure_cert(context)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{name}://127.0.0.1:{self._server.server_port}"
 
     @contextmanager
     def running(self) -> Iterator["Cloud"]:
@@ -130,7 +140,7 @@ def found_by(way: str, cloud: Cloud, folder: Path) -> Mapping[str, str]:
             "AWS_CONTAINER_CREDENTIALS_FULL_URI": cloud.url + "/role",
             "AWS_CONTAINER_AUTHORIZATION_TOKEN": "pod-token",
         }
-    if way == "web identity":
+    if way.startswith("web identity"):
         return {
             "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
             "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/test-role",
@@ -156,7 +166,12 @@ def read_on(storage: Storage) -> None:
         assert storage.read("a") == b"abc"
 
 
-WAYS = ("pod identity", "container", "container, token", "web identity", "instance")
+WAYS = (
+    *("pod identity", "container", "container, token", "web identity", "web identity, TLS"),
+    "instance",
+)
+BY_OBSTORE = ("pod identity", "web identity, TLS")
+"""The others go by s3fs."""
 
 
 @pytest.mark.sampled(2)
@@ -165,11 +180,15 @@ def test_credentials_of_a_role_are_renewed_before_they_expire(
     bare: pytest.MonkeyPatch, tmp_path: Path, way: str
 ) -> None:
     """Requests go on behind the end of the first credentials, and none is refused."""
-    with Cloud().running() as cloud:
+    trusted = tmp_path / "trusted.pem" if "TLS" in way else None
+    with Cloud(trusted).running() as cloud:
         for name, value in found_by(way, cloud, tmp_path).items():
             bare.setenv(name, value)
+        if trusted:
+            bare.setenv("AWS_CA_BUNDLE", str(trusted))
         options = {"endpoint_url": cloud.url, "client_kwargs": {"region_name": "us-east-1"}}
         storage = open_storage(f"s3://bucket/{way[:3]}", options)
+        assert isinstance(backend_of(storage), ObstoreStorage) == (way in BY_OBSTORE)
         reads, end = 0, float("inf")
         while time.monotonic() < end:
             assert storage.read("a") == b"abc"

@@ -14,6 +14,7 @@ _ALGORITHM = "it chooses between ways to compute the same rows"
 _SPLITS = "splits have a digest of their own, numbers of partitions a field of their own"
 _FUNCTIONS = "Python functions count with what they need of it"
 _WRITES = "it is for files that are written; stages are not written by Spark's formats"
+_LABELS = "it labels commits"
 _CODE = "classes count by their jars, functions by their code"
 
 DEPLOYMENT = (
@@ -31,6 +32,7 @@ DEPLOYMENT = (
     Excluded("spark.cleaner.", _RESOURCES),
     Excluded("spark.connect.", _TRANSPORT),
     Excluded("spark.cores.max", _RESOURCES),
+    Excluded("spark.databricks.delta.commitInfo.userMetadata", _LABELS),
     Excluded("spark.databricks.delta.lastCommitVersionInSession", "Delta sets it at each commit"),
     Excluded("spark.decommission.", _RESOURCES),
     Excluded("spark.default.parallelism", _SPLITS),
@@ -109,6 +111,7 @@ _OF_SQL = {
     "files.maxRecordsPerFile": _WRITES,
     "filesourceTableRelationCacheSize": _RESOURCES,
     "hive.filesourcePartitionFileCacheSize": _RESOURCES,
+    "iceberg.snapshot-property.": _LABELS,
     "inMemoryColumnarStorage.": _TRANSPORT,
     "join.forceApplyShuffledHashJoin": _ALGORITHM,
     "join.preferSortMergeJoin": _ALGORITHM,

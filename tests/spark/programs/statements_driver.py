@@ -2,7 +2,8 @@
 
 Each statement runs in plain Spark, then twice inside `transparent()`, each time on a table of its
 own. The JSON that it prints has, for each, the rows of the three tables, how many map tasks ran,
-and what was left to Spark. `KIND:*` is all statements.
+what was left to Spark, and the label of the newest commit. `KIND:*` is all statements. Each kind
+also has "labels": those of a table to which a DataFrame is appended three times.
 """
 
 import json
@@ -64,10 +65,35 @@ def rows_after(
         answer["ran"] = sum(stage.map_tasks_run for stage in stages)
         answer["stages"] = len(stages)
         answer["native"] = list(shuffle.report().native)
+        answer["statement"] = statement.format(**names)
     else:
         spark.sql(statement.format(**names))
     rows = spark.table(names["table"]).collect()
-    return {**answer, "rows": sorted(tuple(row) for row in rows)}
+    label = labels_of(spark, names)[-1]
+    return {**answer, "label": label, "rows": sorted(tuple(row) for row in rows)}
+
+
+def labels_of(spark: SparkSession, names: dict[str, str]) -> list[str | None]:
+    """Return the labels of a table's commits, oldest first."""
+    if names["kind"] == "delta":
+        commits = spark.sql(f"DESCRIBE HISTORY {names['table']}").orderBy("version")
+        return [row["userMetadata"] for row in commits.collect()]
+    commits = spark.table(f"{names['table']}.snapshots").orderBy("committed_at")
+    return [row["summary"].get("durable-shuffle") for row in commits.collect()]
+
+
+def labels_of_appends(spark: SparkSession, root: str, names: dict[str, str]) -> list[str | None]:
+    """Append to a table inside `transparent()`, again, and with a label of the user."""
+    spark.sql(START.format(**names))
+    for mine in ("", "", "mine"):
+        if mine:
+            spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", mine)
+            spark.conf.set("spark.sql.iceberg.snapshot-property.durable-shuffle", mine)
+        with DurableShuffle(spark, root, job="tables") as shuffle, shuffle.transparent():
+            spark.sql(SUM).writeTo(names["table"]).append()
+    spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    spark.conf.unset("spark.sql.iceberg.snapshot-property.durable-shuffle")
+    return labels_of(spark, names)[-3:]
 
 
 def main() -> None:
@@ -86,6 +112,9 @@ def main() -> None:
                 table = f"{run}{number}_{name.replace(' ', '_')}"
                 names = {"table": f"{PLACES[kind]}{table}", "kind": kind}
                 runs[run] = rows_after(spark, str(folder / "root"), names, case, run != "plain")
+    for kind in sorted({wanted.partition(":")[0] for wanted in sys.argv[3:]}):
+        names = {"table": f"{PLACES[kind]}labels", "kind": kind}
+        answer[f"{kind} labels"] = labels_of_appends(spark, str(folder / "root"), names)
     print(json.dumps(answer))
     spark.stop()
 

@@ -8,6 +8,7 @@ import asyncio
 import copy
 import itertools
 import re
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -74,7 +75,8 @@ class Objects:
         key = at._replace(name=name)
         if key in self._objects:
             raise RefusedError(409, "AlreadyExists", f"{key.kind} {name!r} already exists")
-        meta |= {"namespace": at.namespace, "uid": f"uid-{number}", "creationTimestamp": now()}
+        uid = str(uuid.uuid4())  # other servers on this machine have other pods
+        meta |= {"namespace": at.namespace, "uid": uid, "creationTimestamp": now()}
         if at.kind == "pods":
             given["status"] = {"phase": "Pending"}
             given["spec"].setdefault("terminationGracePeriodSeconds", GRACE_SECONDS)

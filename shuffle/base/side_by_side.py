@@ -4,6 +4,7 @@ It must not be used for calls whose order the protocol needs.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -61,26 +62,64 @@ def each_at_once(call: Callable[[A], B], arguments: Sequence[A]) -> list[B]:
         return list(pool.map(call, arguments))
 
 
-def one_ahead(calls: Iterable[Callable[[], A]]) -> Iterator[A]:
-    """Yield what the calls give, in their order. The next one runs while a result is used.
+def ahead(
+    calls: Iterable[tuple[int, Callable[[], A]]], *, most_bytes: int, at_once: int
+) -> Iterator[A]:
+    """Yield what the calls give, in their order. The next ones run while a result is used.
 
-    One that runs when the iteration is given up goes on, and nobody learns how it ended.
+    Those that run when the iteration is given up go on, and nobody learns how they ended.
+
+    Args:
+        calls: each with the bytes that it gives. They may be planned before the first one ends.
+        most_bytes: that are held or under way, the result in use included; one call may give more.
+        at_once: how many calls are under way at most.
 
     Raises:
         Exception: that of a call, in place of what it gives.
     """
-    pool = ThreadPoolExecutor(1)
+    pool = ThreadPoolExecutor(at_once)
+    waiting: deque[tuple[int, Future[A]]] = deque()
+    held = 0
     try:
-        before: Future[A] | None = None
-        for call in calls:
-            started = pool.submit(call)
-            if before is not None:
-                yield before.result()
-            before = started
-        if before is not None:
-            yield before.result()
+        for size, call in calls:
+            while waiting and (held + size > most_bytes or len(waiting) == at_once):
+                taken, future = waiting.popleft()
+                yield future.result()
+                held -= taken
+            waiting.append((size, pool.submit(call)))
+            held += size
+        while waiting:
+            yield waiting.popleft()[1].result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+class OneBeside:
+    """Runs one call beside its caller; the next one waits for its end."""
+
+    def __init__(self) -> None:
+        self._running: Future[object] | None = None
+
+    def __call__(self, call: Callable[[], object]) -> None:
+        """Start the call.
+
+        Raises:
+            Exception: see `wait`.
+        """
+        self.wait()
+        pool = ThreadPoolExecutor(1)
+        self._running = pool.submit(call)
+        pool.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Return when nothing runs.
+
+        Raises:
+            Exception: that of the call that was running, once.
+        """
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
 
 
 @contextmanager

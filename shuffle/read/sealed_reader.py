@@ -30,7 +30,7 @@ from durable_shuffle.serialization.errors import (
 from durable_shuffle.serialization.frames import Frame, FrameKind
 from durable_shuffle.serialization.msgpack_codec import Pair, unpack_pairs
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.base.side_by_side import one_ahead
+from durable_shuffle.shuffle.base.side_by_side import ahead
 from durable_shuffle.shuffle.log.layout import index_part_key
 from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle
@@ -50,10 +50,9 @@ from durable_shuffle.shuffle.seal.index import (
 from durable_shuffle.shuffle.storage.contract import ByteRange
 from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.storage.range_plan import (
-    AHEAD_BYTES,
-    AHEAD_REQUESTS,
+    GROUP_BYTES,
+    GROUPS_AT_ONCE,
     PIECE_BYTES,
-    REQUESTS_AT_ONCE,
     JoinedRange,
     grouped,
     join_near,
@@ -198,20 +197,17 @@ def fetch(
         NotFoundError: a segment is gone; says so if the stage was released.
     """
     storage, far = data_of(stage), is_far(stage.storage)
-    most = settings.writer_memory_bytes // (2 if far else 1)  # two groups are held
+    most = settings.writer_memory_bytes
     longest = max(most, PIECE_BYTES)
-    groups = grouped(
-        join_near(ranges),
-        most_bytes=min(most, AHEAD_BYTES) if far else most,
-        at_once=AHEAD_REQUESTS if far else REQUESTS_AT_ONCE,
-    )
+    groups = grouped(join_near(ranges), most_bytes=min(most, GROUP_BYTES) if far else most)
 
     def fetched(group: Sequence[JoinedRange]) -> tuple[Sequence[JoinedRange], list[memoryview]]:
         alone = group[0].where.length > longest  # such a range is alone in its group
         return group, [] if alone else storage.read_ranges([run.where for run in group])
 
-    calls = (partial(fetched, group) for group in groups)
-    for group, buffers in one_ahead(calls) if far else (call() for call in calls):
+    calls = ((sum(run.where.length for run in g), partial(fetched, g)) for g in groups)
+    found = ahead(calls, most_bytes=most, at_once=GROUPS_AT_ONCE)
+    for group, buffers in found if far else (call() for _, call in calls):
         where = group[0].where
         if not buffers:
             yield where, read_pieces(storage, where, longest)

@@ -18,9 +18,9 @@ RUN_BYTES = 8 << 20
 
 REQUESTS_AT_ONCE = 16
 
-AHEAD_BYTES = 8 << 20
-AHEAD_REQUESTS = 64
-"""What a reader fetches at once where requests take long, while it uses what came before."""
+GROUP_BYTES = 4 << 20
+GROUPS_AT_ONCE = 8
+"""What a reader fetches where requests take long, while it uses what came before."""
 
 PIECE_BYTES = 16 << 20
 """A long range is fetched and held in pieces of at least this length. What its length is stated to

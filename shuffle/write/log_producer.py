@@ -272,10 +272,10 @@ class LogProducer:
             data = APPENDER_RECORDS.encode(record)
         except BaseException:
             # no record was sent that names them, and none will be; their numbers stay used
-            self._next_segment += len(writer.written_keys)
-            give_back(self._stage.storage, writer.written_keys)
+            self._next_segment += len(writer.written_keys())
+            give_back(self._stage.storage, writer.written_keys())
             raise
-        return _Unsettled(record, data, writer.written_keys)
+        return _Unsettled(record, data, writer.written_keys())
 
     def close(self) -> None:
         """Refuse all further calls. Writes no END, so the next attempt continues. Idempotent."""

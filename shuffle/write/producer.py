@@ -178,17 +178,17 @@ def _run_writer(
             )
     except BaseException:
         # no COMMIT was sent and none will be: these segments can never count
-        give_back(stage.storage, writer.written_keys)
+        give_back(stage.storage, writer.written_keys())
         raise
     try:
         committed = commit_attempt(log, commit, after=after)
     except (AbortedError, FencedError):
-        give_back(stage.storage, writer.written_keys)
+        give_back(stage.storage, writer.written_keys())
         raise
     won = committed.commit.record_id == attempt
     if not won:
         _record_loss(log, committed, attempt)
-        give_back(stage.storage, writer.written_keys)
+        give_back(stage.storage, writer.written_keys())
     return ProducerResult(committed, wrote=True, won=won)
 
 
@@ -235,9 +235,10 @@ class PairWriter(SegmentWriter):
         return size
 
     def finish(self, markers: Sequence[Marker] = ()) -> None:
-        """Write what is held."""
+        """Write what is held. All is stored."""
         if self._packed:
             self._write(markers)
+        self._wait()
 
     def _write(self, markers: Sequence[Marker]) -> None:
         assert not markers  # only producers that are followed write them

@@ -210,7 +210,7 @@ def write_part(
             writer.add(batch, ids)
         writer.finish()
     except BaseException:
-        give_back(stage.storage, writer.written_keys[:-1])  # the last one may be another task's
+        give_back(stage.storage, writer.written_keys()[:-1])  # the last one may be another task's
         raise
     return writer.part(begun, number)
 

@@ -3,13 +3,14 @@
 Strategy: gather up to `writer_memory_bytes`, then stable counting sort by partition id, one `take`,
 and slices per subpartition, each cut into frames of about `frame_bytes`; a row over the limit of a
 frame continues in the next ones. A segment is built in memory and written as one object, so it is
-either complete or absent. Keys hold the attempt's random id, so attempts never touch each other's
-objects. Nothing written here counts until a record in the producer's log names it.
+either complete or absent. Where requests take long, it is on its way while the next one is built.
+Keys hold the attempt's random id, so attempts never touch each other's objects. Nothing written
+here counts until a record in the producer's log names it.
 """
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,12 +26,14 @@ from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInp
 from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES, FrameKind, record_parts
 from durable_shuffle.serialization.markers import Marker, marker_frame
 from durable_shuffle.shuffle.base.settings import Settings
+from durable_shuffle.shuffle.base.side_by_side import OneBeside, at_once
 from durable_shuffle.shuffle.log.appender_log import Begun, Part
 from durable_shuffle.shuffle.log.extent_table import EXTENT
 from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.rows.partitioner import counting_sort
 from durable_shuffle.shuffle.storage.contract import Bytes, Storage
+from durable_shuffle.shuffle.storage.local import is_far
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +249,9 @@ class SegmentWriter:
         """Uncompressed Arrow bytes of all rows so far."""
         self.segments: list[SegmentInfo] = []
         self.extents: list[npt.NDArray[np.void]] = []
-        self.written_keys: list[str] = []
-        """Of all segments that may have reached the storage."""
+        self._keys: list[str] = []
+        far = is_far(stage.storage)
+        self._send: Callable[[Callable[[], None]], None] = OneBeside() if far else at_once
 
     def add(self, batch: pa.RecordBatch, ids: npt.NDArray[np.unsignedinteger]) -> None:
         """Take rows; writes a segment when enough are held."""
@@ -272,9 +276,20 @@ class SegmentWriter:
         self._store(segment)
 
     def finish(self, markers: Sequence[Marker] = ()) -> None:
-        """Write what is held, and the markers behind it in every subpartition."""
+        """Write what is held, and the markers behind it in every subpartition. All is stored."""
         if self._held or markers:
             self._write(markers)
+        self._wait()
+
+    def written_keys(self) -> list[str]:
+        """Return the keys of all segments that may have reached the storage; none is on its way."""
+        with suppress(Exception):  # it may have arrived
+            self._wait()
+        return self._keys
+
+    def _wait(self) -> None:
+        if isinstance(self._send, OneBeside):
+            self._send.wait()
 
     def _write(self, markers: Sequence[Marker]) -> None:
         batch, ids = self._ordered()
@@ -318,8 +333,9 @@ class SegmentWriter:
 
     def _store(self, segment: Segment) -> None:
         key = self._stage.path.segment_key(self._producer, self._attempt, self._number)
-        self.written_keys.append(key)
-        self._stage.storage.put(key, segment.parts)
+        self._wait()  # if that fails, the last key is the one that it was about
+        self._keys.append(key)
+        self._send(lambda: self._stage.storage.put(key, segment.parts))
         self._number += 1
         self.segments.append(segment.info)
         self.extents.append(segment.extents)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from durable_shuffle.shuffle.base.side_by_side import Behind, one_ahead
+from durable_shuffle.shuffle.base.side_by_side import Behind, OneBeside, ahead
 
 
 def test_calls_behind_run_in_their_order_and_fail_alone() -> None:
@@ -27,32 +27,62 @@ def test_calls_behind_run_in_their_order_and_fail_alone() -> None:
     Behind().wait()
 
 
-def test_one_call_runs_ahead_and_no_more() -> None:
+@pytest.mark.parametrize(
+    ("most_bytes", "at_once", "begin"), [(30, 9, 3), (99, 2, 2), (5, 9, 1), (99, 9, 4)]
+)
+def test_calls_run_ahead_within_their_bounds(most_bytes: int, at_once: int, begin: int) -> None:
     """Results come in their order, an error in place of its result."""
-    begun = [threading.Event() for _ in range(4)]
+    gate, begun = threading.Event(), [threading.Event() for _ in range(4)]
     planned: list[int] = []
 
-    def calls() -> Iterator[Callable[[], int]]:
+    def calls() -> Iterator[tuple[int, Callable[[], int]]]:
         for n in range(4):
             planned.append(n)
 
             def call(n: int = n) -> int:
                 begun[n].set()
+                gate.wait(60)
                 if n == 3:
                     raise ValueError("the last one")
                 return n
 
-            yield call
+            yield 10, call
 
-    results = one_ahead(calls())
-    assert next(results) == 0
-    assert begun[1].wait(60)  # while the caller uses the first
-    assert planned == [0, 1]
-    assert not begun[2].is_set()
+    results = ahead(calls(), most_bytes=most_bytes, at_once=at_once)
+    taken: list[int] = []
+    reader = threading.Thread(target=lambda: taken.append(next(results)))
+    reader.start()
+    for event in begun[:begin]:
+        assert event.wait(60)
+    assert not any(event.is_set() for event in begun[begin:])
+    gate.set()
+    reader.join()
+    assert taken == [0]
+    assert len(planned) == min(4, begin + 1)
     assert [next(results), next(results)] == [1, 2]
     with pytest.raises(ValueError, match="the last one"):
         next(results)
-    assert list(one_ahead([])) == []
+    assert list(ahead([], most_bytes=1, at_once=1)) == []
+
+
+def test_one_call_beside_another_and_its_error_once() -> None:
+    """The second one waits for the first."""
+    gate, told, beside = threading.Event(), list[int](), OneBeside()
+
+    def first() -> None:
+        gate.wait(60)
+        told.append(1)
+        raise ValueError("the first")
+
+    beside(first)
+    assert not told
+    gate.set()
+    with pytest.raises(ValueError, match="the first"):
+        beside(lambda: told.append(2))
+    beside(lambda: told.append(3))
+    beside.wait()
+    beside.wait()
+    assert told == [1, 3]
 
 
 def test_who_gives_up_does_not_wait() -> None:
@@ -64,7 +94,8 @@ def test_who_gives_up_does_not_wait() -> None:
         gate.wait(60)
         ended.set()
 
-    results = one_ahead([lambda: None, slow, lambda: pytest.fail("nobody asked for it")])
+    calls = [(1, lambda: None), (1, slow), (1, lambda: pytest.fail("nobody asked for it"))]
+    results = ahead(calls, most_bytes=9, at_once=2)
     next(results)
     assert begun.wait(60)
     results.close()

@@ -43,8 +43,8 @@ HEADER_BYTES = _HEADER.size
 ENTRY_BYTES = _ENTRY.size
 MAX_SLICE_BYTES = MOST_BYTES
 """Longest slice of one subpartition."""
-WHOLE_INDEX_BYTES = 64 * 1024
-"""An index up to this size is passed on and read as a whole."""
+WHOLE_INDEX_BYTES = 512 * 1024
+"""An index up to this size is passed on and read as a whole: 90 producers of 200 partitions."""
 PART_BYTES = 64 << 20
 """Slices are held up to this many bytes, and then stored: a part is longer by at most a slice."""
 

@@ -76,7 +76,7 @@ def test_a_seal_is_foreseen_before_anything_of_it_is_written(ids: SeededIds) -> 
 
 def test_a_seal_with_a_large_index_is_not_foreseen(ids: SeededIds) -> None:
     """Such an index is not held."""
-    stage, _ = made(ids, partitions=3000)
+    stage, _ = made(ids, partitions=12_000)
     told = Mock()
     commits = commits_of(stage, 1)
     sealed_state(stage, commits, producers=1, generation=1, record_id=ids.new_id(), foreseen=told)

@@ -209,10 +209,17 @@ class LostRecords:
             if self._folders is None:
                 self._folders = stage_folders(self._storage, state.job)
         known = known_stages(state)
-        for path in self._folders:
-            if (path.name, path.fingerprint) != (name, fingerprint) or path in known:
-                continue
-            if _is_written(self._storage, path):
+        lost = [
+            path
+            for path in self._folders
+            if (path.name, path.fingerprint) == (name, fingerprint)
+            and path not in known
+            and _is_written(self._storage, path)
+        ]
+        if lost:  # unless another driver has entered it since `state` was read
+            known = known_stages(read_job(self._storage, state.job))
+        for path in lost:
+            if path not in known:
                 raise CorruptDataError(
                     f"the log of job {state.job!r} ends before what the storage holds: it does not "
                     f"name {path.prefix!r} on {self._storage.description}, which is this very "

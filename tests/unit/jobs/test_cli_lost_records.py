@@ -146,6 +146,8 @@ def test_a_driver_does_not_compute_again_what_the_log_lost(job: Any, run: Run) -
     assert isinstance(store(lost_records="ignore")[0].look(work, lost), Fresh)
     assert verified(job, run, "--repair")[0] == 0
     assert isinstance(store()[0].look(work, lost), Reuse)
+    # a driver that did not see who entered it calls nothing lost: it is fenced when it writes
+    assert isinstance(refusing.look(work, lost), Fresh)
     assert log.state.job == "nightly"
 
 

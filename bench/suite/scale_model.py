@@ -5,8 +5,9 @@
 
 Strategy: the formulas of docs/internals/storage.md, with every extent equally long. A test holds
 the request counts to counted ones at small scale. Dollars are requests at the list prices of S3
-Standard in us-east-1; seconds are requests by latency and bytes by bandwidth, whichever takes
-longer, over all cores at once. Neither retries nor throttling nor computing are in it.
+Standard in us-east-1; seconds are requests by latency (w), requests by S3's rate per prefix (r) or
+bytes by bandwidth (b), whichever takes longest, over all cores at once. Neither retries nor
+computing are in it.
 """
 
 import argparse
@@ -25,6 +26,8 @@ INDEX_ENTRY_BYTES = 9
 DOLLARS_PER_PUT = 0.005 / 1000
 DOLLARS_PER_GET = 0.0004 / 1000
 DOLLARS_PER_GB_DAY = 0.023 / 30
+PUTS_PER_SECOND, GETS_PER_SECOND = 3500, 5500
+"""Of one prefix of S3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Shuffle:
     requests_at_once: int = 16
     latency_seconds: float = 0.03
     core_bytes_per_second: float = 100e6
+    prefixes: int = 1
+    """That the store serves apart. A new bucket has one; S3 splits it under load, for which the
+    names of segments are spread over 256."""
 
     @property
     def segments(self) -> int:
@@ -116,11 +122,15 @@ class Shuffle:
         runs = math.ceil(self.partition_bytes / self.groups / min(RUN_BYTES, self.segment_bytes))
         return Requests(0, self.partitions * (self.index_reads + self.groups * runs))
 
-    def seconds(self, requests: Requests, data_bytes: float) -> float:
-        """Time over all cores, or over as many as there are requests for."""
+    def seconds(self, requests: Requests, data_bytes: float) -> tuple[float, str]:
+        """Time over all cores, or over as many as there are requests for; and what bounds it."""
         at_once = min(self.cores * self.requests_at_once, max(1, requests.total))
-        waiting = requests.total * self.latency_seconds / at_once
-        return max(waiting, data_bytes / (self.cores * self.core_bytes_per_second))
+        rates = requests.gets / GETS_PER_SECOND, requests.puts / PUTS_PER_SECOND
+        return max(
+            (requests.total * self.latency_seconds / at_once, "w"),
+            (max(rates) / self.prefixes, "r"),
+            (data_bytes / (self.cores * self.core_bytes_per_second), "b"),
+        )
 
     @property
     def reads_to_break_even(self) -> float:
@@ -134,12 +144,14 @@ def line(shuffle: Shuffle) -> str:
     one = shuffle
     extent = one.data_bytes / one.extents
     before, after, compact = one.read(), one.read_compacted(), one.compact()
-    times = [
+    found = [
         one.seconds(one.write(), one.data_bytes),
+        one.seconds(one.seal(), one.index_bytes),
         one.seconds(before, one.data_bytes),
         one.seconds(compact, 2 * one.data_bytes),
         one.seconds(after, one.data_bytes),
     ]
+    times = [f"{seconds:>7,.0f}{bound}" for seconds, bound in found]
     index = one.index_bytes / 1e9
     fits = "" if one.producers * one.segments <= MAX_EXTENTS else " (!)"
     even = one.reads_to_break_even
@@ -147,10 +159,11 @@ def line(shuffle: Shuffle) -> str:
         [
             f"{one.data_bytes / TB:>6,.0f} {one.producers:>7,} {one.partitions:>7,}",
             f"{extent / 1e3:>9,.1f}",
-            f"{one.write().total:>11,} {one.write().dollars:>9,.2f} {times[0]:>8,.0f}",
-            f"{before.total:>15,} {before.dollars:>9,.2f} {times[1]:>8,.0f}",
-            f"{compact.total:>15,} {compact.dollars:>9,.2f} {times[2]:>8,.0f}",
-            f"{after.total:>13,} {after.dollars:>9,.2f} {times[3]:>8,.0f}",
+            f"{one.write().total:>11,} {one.write().dollars:>9,.2f} {times[0]}",
+            f"{one.seal().total:>8,} {times[1]}",
+            f"{before.total:>15,} {before.dollars:>9,.2f} {times[2]}",
+            f"{compact.total:>15,} {compact.dollars:>9,.2f} {times[3]}",
+            f"{after.total:>13,} {after.dollars:>9,.2f} {times[4]}",
             f"{even:>6.1f}" if even < 1000 else f"{'never':>6}",
             f"{index:>7.2f}{fits}",
         ]
@@ -161,17 +174,19 @@ def table(shuffles: list[Shuffle]) -> str:
     first = shuffles[0]
     head = (
         f"{'TB':>6} {'M':>7} {'R':>7} {'extent kB':>9} {'write req':>11} {'$':>9} {'s':>8} "
+        f"{'seal req':>8} {'s':>8} "
         f"{'read req':>15} {'$':>9} {'s':>8} {'compact req':>15} {'$':>9} {'s':>8} "
         f"{'read after':>13} {'$':>9} {'s':>8} {'even':>6} {'index GB':>7}"
     )
     notes = (
         f"{first.cores:,} cores, {first.requests_at_once} requests each at once, "
         f"{1000 * first.latency_seconds:.0f} ms a request, "
-        f"{first.core_bytes_per_second / 1e6:.0f} MB/s a core; "
+        f"{first.core_bytes_per_second / 1e6:.0f} MB/s a core; prefixes: {first.prefixes}; "
         f"segments of {first.segment_bytes >> 20} MiB; "
         f"${1000 * DOLLARS_PER_PUT:.4f} per 1,000 PUT, ${1000 * DOLLARS_PER_GET:.4f} a 1,000 GET.\n"
         "even: reads after which a compaction has paid for itself in requests; what it moves is "
         f"stored twice, at ${1000 * DOLLARS_PER_GB_DAY:.2f} per TB and day.\n"
+        "Seconds are bound by w: waiting, r: the rate of requests per prefix, b: bandwidth.\n"
         f"(!): a partition has over {MAX_EXTENTS:,} extents: use larger segments."
     )
     return "\n".join([head, *map(line, shuffles), "", notes])
@@ -185,9 +200,17 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, nargs="*", default=[1000, 10_000, 50_000])
     parser.add_argument("--segment-mib", type=int, default=64, help="a producer's memory")
     parser.add_argument("--cores", type=int, default=1000)
+    parser.add_argument("--prefixes", type=int, default=1, help="that the store serves apart")
     options = parser.parse_args()
     shuffles = [
-        Shuffle(m, r, int(tb * TB), options.segment_mib << 20, cores=options.cores)
+        Shuffle(
+            m,
+            r,
+            int(tb * TB),
+            options.segment_mib << 20,
+            cores=options.cores,
+            prefixes=options.prefixes,
+        )
         for tb in options.tb
         for m in options.producers
         for r in options.partitions

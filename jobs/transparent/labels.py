@@ -11,8 +11,6 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.engine.engine import session_settings
-
 DELTA = "spark.databricks.delta.commitInfo.userMetadata"
 """Setting of a session: what `DESCRIBE HISTORY` shows as `userMetadata`."""
 ICEBERG = "spark.sql.iceberg.snapshot-property.durable-shuffle"
@@ -27,7 +25,8 @@ def label_of(job: str, application: str, command: str) -> str:
 
 @contextmanager
 def labelled(spark: SparkSession, job: str, command: str) -> Iterator[None]:
-    """Label what the session commits inside the block. Labels that the user has set stay.
+    """Label what the session commits inside the block. Labels that the user sets stay, also those
+    that the command itself sets, as an SQL script may.
 
     Not guaranteed: which label a commit gets that another thread makes meanwhile.
 
@@ -36,5 +35,11 @@ def labelled(spark: SparkSession, job: str, command: str) -> Iterator[None]:
     """
     label = label_of(job, spark.sparkContext.applicationId, command)
     unset = [key for key in (DELTA, ICEBERG) if spark.conf.get(key, None) is None]
-    with session_settings(spark, dict.fromkeys(unset, label)):
+    for key in unset:
+        spark.conf.set(key, label)
+    try:
         yield
+    finally:
+        for key in unset:
+            if spark.conf.get(key, None) == label:
+                spark.conf.unset(key)

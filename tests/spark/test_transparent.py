@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
+from durable_shuffle.jobs.transparent import labels
 from durable_shuffle.serialization.errors import InvalidInputError
 
 pytestmark = pytest.mark.spark
@@ -234,3 +235,18 @@ def test_eager_statements_run_once(
     finally:
         session.sql("DROP DATABASE own CASCADE")
         session.catalog.clearCache()
+
+
+@pytest.mark.parametrize("label", [labels.DELTA, labels.ICEBERG])
+def test_a_label_that_a_command_sets_itself_stays(
+    session: SparkSession, root: str, label: str
+) -> None:
+    """That of the block is gone behind each command, also behind one that fails."""
+    with DurableShuffle(session, root, job="labels") as shuffle, shuffle.transparent():
+        session.sql("EXECUTE IMMEDIATE 'SELECT 1'")
+        with pytest.raises(AnalysisException):
+            session.sql("EXECUTE IMMEDIATE 'SELECT nothing'")
+        assert session.conf.get(label, None) is None
+        session.sql(f"EXECUTE IMMEDIATE 'SET `{label}` = mine'")
+        assert session.conf.get(label, None) == "mine"
+    session.conf.unset(label)

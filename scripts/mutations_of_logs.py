@@ -1,4 +1,5 @@
-"""Naive variants of logs whose slots go, and of tasks that start before a driver's records."""
+"""Naive variants of logs whose slots go, of tasks that start before a driver's records or at once,
+and of segments that are on their way."""
 
 from mutations import Mutation
 
@@ -36,5 +37,21 @@ MUTATIONS = (
         "if isinstance(records.get(s), Append | End) and s not in stays",
         "if s in records and s not in stays",
         f"{TRIMMED} -k random",
+    ),
+    Mutation(
+        "requests",
+        "a writer does not wait for the segment that is on its way",
+        "shuffle/write/segments.py",
+        "            self._write(markers)\n        self._wait()\n\n    def written_keys",
+        "            self._write(markers)\n\n    def written_keys",
+        "tests/unit/shuffle/test_segments_under_way.py",
+    ),
+    Mutation(
+        "requests",
+        "of two tasks of a run that begin at once the slower one stops",
+        "shuffle/write/run_log.py",
+        "if not owns(tail):  # another task of this run",
+        "if True:  # another task of this run",
+        "tests/unit/shuffle/test_run_log.py",
     ),
 )

@@ -385,22 +385,6 @@ MUTATIONS = (
     ),
     Mutation(
         "requests",
-        "a writer does not wait for the segment that is on its way",
-        "shuffle/write/segments.py",
-        "            self._write(markers)\n        self._wait()\n\n    def written_keys",
-        "            self._write(markers)\n\n    def written_keys",
-        "tests/unit/shuffle/test_segments_under_way.py",
-    ),
-    Mutation(
-        "requests",
-        "of two tasks of a run that begin at once the slower one stops",
-        "shuffle/write/run_log.py",
-        "if not owns(tail):  # another task of this run",
-        "if True:  # another task of this run",
-        "tests/unit/shuffle/test_run_log.py",
-    ),
-    Mutation(
-        "requests",
         "a reader asks for everything at once",
         "shuffle/read/sealed_reader.py",
         "most_bytes=min(most, GROUP_BYTES) if far else most",

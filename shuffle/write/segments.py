@@ -10,9 +10,10 @@ here counts until a record in the producer's log names it.
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from durable_shuffle.serialization.errors import DurableShuffleError, InvalidInp
 from durable_shuffle.serialization.frames import MAX_FRAME_BODY_BYTES, FrameKind, record_parts
 from durable_shuffle.serialization.markers import Marker, marker_frame
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.base.side_by_side import OneBeside, at_once
+from durable_shuffle.shuffle.base.side_by_side import OneBeside
 from durable_shuffle.shuffle.log.appender_log import Begun, Part
 from durable_shuffle.shuffle.log.extent_table import EXTENT
 from durable_shuffle.shuffle.log.records import SegmentInfo
@@ -250,8 +251,7 @@ class SegmentWriter:
         self.segments: list[SegmentInfo] = []
         self.extents: list[npt.NDArray[np.void]] = []
         self._keys: list[str] = []
-        far = is_far(stage.storage)
-        self._send: Callable[[Callable[[], None]], None] = OneBeside() if far else at_once
+        self._sending = OneBeside() if is_far(stage.storage) else None
 
     def add(self, batch: pa.RecordBatch, ids: npt.NDArray[np.unsignedinteger]) -> None:
         """Take rows; writes a segment when enough are held."""
@@ -288,8 +288,8 @@ class SegmentWriter:
         return self._keys
 
     def _wait(self) -> None:
-        if isinstance(self._send, OneBeside):
-            self._send.wait()
+        if self._sending is not None:
+            self._sending.wait()
 
     def _write(self, markers: Sequence[Marker]) -> None:
         batch, ids = self._ordered()
@@ -335,7 +335,11 @@ class SegmentWriter:
         key = self._stage.path.segment_key(self._producer, self._attempt, self._number)
         self._wait()  # if that fails, the last key is the one that it was about
         self._keys.append(key)
-        self._send(lambda: self._stage.storage.put(key, segment.parts))
+        put = partial(self._stage.storage.put, key, segment.parts)
+        if self._sending is None:
+            put()
+        else:
+            self._sending(put)
         self._number += 1
         self.segments.append(segment.info)
         self.extents.append(segment.extents)

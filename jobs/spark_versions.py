@@ -6,7 +6,8 @@ for all versions: they name no class that one of them lacks.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from copy import copy
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, cast
 
 from pyspark import inheritable_thread_target
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import DataType
 
+from durable_shuffle.jobs.in_one_call import now
 from durable_shuffle.serialization.errors import IncompatibleError
 
 try:
@@ -85,13 +87,31 @@ def has_classic_package() -> bool:
 # -- the JVM
 
 
-def tags_of_session(spark: SparkSession) -> set[str]:
-    """Return the job tags that Spark gives to an action of a classic session; none in 3.5."""
+def tags_of_session(java_session: Any) -> tuple[Any, ...]:
+    """Return texts of job tags, with commas, that Spark gives to an action of a classic session.
+
+    None in 3.5.
+    """
     if not has_classic_package():
-        return set()
-    java = spark._jsparkSession  # noqa: SLF001
-    mine = str(java.managedJobTags().get().values().mkString(","))
-    return {str(java.sessionJobTag()), *filter(None, mine.split(","))}
+        return ()
+    mine = java_session.managedJobTags().get().values().mkString(",")
+    return java_session.sessionJobTag(), mine
+
+
+def session_over(spark: SparkSession, java_session: Any) -> SparkSession:
+    """Return PySpark's object of another session of the JVM, without the calls of its constructor.
+
+    They set what `java_session` has already.
+
+    Args:
+        spark: any session of the same context.
+    """
+    made = copy(spark)
+    for name in vars(spark):
+        if isinstance(getattr(type(spark), name, None), cached_property):
+            del made.__dict__[name]
+    made._jsparkSession = java_session  # noqa: SLF001
+    return made
 
 
 def sql_class(jvm: Any, name: str) -> Any:
@@ -116,7 +136,7 @@ def array_inside(jvm: Any, seq: Any) -> Any:
     Raises:
         Py4JError: it wraps none.
     """
-    return seq.array() if is_scala_212(jvm) else seq.unsafeArray()
+    return seq.array() if is_scala_212(now(jvm)) else seq.unsafeArray()
 
 
 def appended(seq: Any, *values: Any) -> Any:
@@ -141,14 +161,14 @@ def updated(values: Any, changed: dict[int, Any]) -> Any:
 
 def scala_iterator(jvm: Any, java_iterator: Any) -> Any:
     """Return a Scala Iterator over what a Java iterator yields."""
-    if is_scala_212(jvm):
+    if is_scala_212(now(jvm)):
         return getattr(jvm, "scala.collection.JavaConverters").asScalaIterator(java_iterator)
     return getattr(jvm, "scala.jdk.javaapi.CollectionConverters").asScala(java_iterator)
 
 
 def argument_names(jvm: Any, product: Any) -> list[str]:
     """Return the names of a Product's constructor arguments."""
-    if not is_scala_212(jvm):
+    if not is_scala_212(now(jvm)):
         return [str(product.productElementName(i)) for i in range(product.productArity())]
     reflection = getattr(getattr(jvm, "org.apache.spark.sql.catalyst.ScalaReflection$"), "MODULE$")
     names = reflection.getConstructorParameterNames(product.getClass())
@@ -171,7 +191,7 @@ def newest_form(jvm: Any, name: str, *forms: Sequence[Any]) -> Any:
     Raises:
         IncompatibleError: the constructor takes another number.
     """
-    counts = argument_counts(jvm, name)
+    counts = argument_counts(now(jvm), name)
     for arguments in forms:
         if len(arguments) in counts:
             return getattr(jvm, name)(*arguments)

@@ -7,7 +7,7 @@ and statistics, so that Spark plans no second exchange on the key.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import takewhile
+from functools import partial
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
@@ -25,16 +25,19 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     set_field,
     to_seq,
 )
+from durable_shuffle.jobs.in_one_call import in_one_call, now, or_none
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import (
     appended,
     argument_counts,
     newest_form,
+    session_over,
     sql_class,
     tags_of_session,
 )
 
+_TAGS = "spark.job.tags"
 _SHUFFLE = "ShuffleExchangeExec"
 _PARTITIONS_APART = frozenset({"UnionExec", "CoalesceExec", "CartesianProductExec"})
 """Operators whose partitions are not those of their children, or whose number the user gave."""
@@ -42,54 +45,87 @@ _PARTITIONS_APART = frozenset({"UnionExec", "CoalesceExec", "CartesianProductExe
 
 def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """Return a clone of the session that plans without adaptive execution, with `conf` on top."""
-    clone = spark._jsparkSession.cloneSession()  # noqa: SLF001
     settings = {"spark.sql.adaptive.enabled": "false", **conf}
-    given = clone.conf()
-    for key, value in settings.items():
-        given.set(key, value)
-    return SparkSession(spark.sparkContext, clone)
+
+    def clone(_: Any, session: Any) -> Any:
+        made = session.cloneSession()
+        given = made.conf()
+        for key, value in settings.items():
+            given.set(key, value)
+        return made
+
+    java_session = spark._jsparkSession  # noqa: SLF001
+    return session_over(spark, in_one_call(classes_of(spark), clone, java_session))
 
 
 @contextmanager
 def active(session: SparkSession) -> Iterator[None]:
     """Make `session` the active session of this thread; restore the previous one at the end."""
     jvm: Any = classes_of(session)
-    sessions = sql_class(jvm, "SparkSession")
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+
+    def enter(jvm: Any, java_session: Any) -> Any:
+        sessions = sql_class(jvm, "SparkSession")
+        before = or_none(sessions.getActiveSession())
+        sessions.setActiveSession(java_session)
+        return before
+
+    before = in_one_call(jvm, enter, session._jsparkSession)  # noqa: SLF001
     try:
         yield
     finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
+        sessions = sql_class(jvm, "SparkSession")
+        if before is None:
             sessions.clearActiveSession()
+        else:
+            sessions.setActiveSession(before)
 
 
 @contextmanager
-def tagged(spark: SparkSession) -> Iterator[None]:
-    """Give the jobs of this thread the tags that Spark gives to an action of the session.
+def with_properties(
+    spark: SparkSession, wanted: Mapping[str, str], more_tags: Sequence[str] = ()
+) -> Iterator[None]:
+    """Set local properties of this thread for the jobs that run meanwhile, then the old ones.
 
-    So `interruptAll`, `interruptTag` and `interruptOperation` cancel them, too. Threads that
-    inherit local properties inherit the tags.
+    The jobs get the tags that Spark gives to an action of the session, and more. So `interruptAll`,
+    `interruptTag` and `interruptOperation` cancel them, too. Threads that inherit local properties
+    inherit the tags.
     """
-    context = spark.sparkContext
-    # getJobTags() asks for each tag several times
-    present = (context.getLocalProperty("spark.job.tags") or "").split(",")
-    tags = tags_of_session(spark).difference(present)
-    for tag in tags:
-        context.addJobTag(tag)
+    jvm: Any = classes_of(spark)
+    names = (_TAGS, *wanted)
+    context, session = spark.sparkContext._jsc.sc(), spark._jsparkSession  # noqa: SLF001
+
+    def present(_: Any, context: Any, session: Any) -> tuple[Any, ...]:
+        before = [context.getLocalProperty(name) for name in names]
+        return (*before, *tags_of_session(session))
+
+    def put(values: Sequence[str | None]) -> None:
+        in_one_call(jvm, partial(_set_properties, dict(zip(names, values, strict=True))), context)
+
+    found = in_one_call(jvm, present, context, session)
+    before, tags = found[: len(names)], {*more_tags, *",".join(found[len(names) :]).split(",")}
+    own = [*filter(None, (before[0] or "").split(","))]
+    put([",".join([*own, *sorted(tags.difference({"", *own}))]) or None, *wanted.values()])
     try:
         yield
     finally:
         with suppress(Exception):  # of a stopped context; the first error counts
-            for tag in tags:
-                context.removeJobTag(tag)
+            put(before)
+
+
+def _set_properties(values: Mapping[str, str | None], _: Any, context: Any) -> None:
+    for name, value in values.items():
+        context.setLocalProperty(name, value)
 
 
 def on_session(df: DataFrame, session: SparkSession) -> DataFrame:
     """Return the same analysed query, planned by `session`."""
-    return of_rows(session, analyzed_plan(df))
+
+    def planned(jvm: Any, frame: Any, java_session: Any) -> Any:
+        return of_plan(jvm, java_session, frame.queryExecution().commandExecuted())
+
+    jvm: Any = classes_of(session)
+    made = in_one_call(jvm, planned, df._jdf, session._jsparkSession)  # noqa: SLF001
+    return DataFrame(made, session)
 
 
 def java_rows(df: DataFrame) -> Any:
@@ -220,23 +256,23 @@ def with_durable_rows(
     """
     session = df.sparkSession
     jvm: Any = classes_of(session)
-    output = analyzed_plan(df).output()
-    physical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical")
-    if hashed_by:
-        attributes = [output.apply(i) for i in hashed_by]
-        partitioning = physical.HashPartitioning(to_seq(jvm, attributes), partitions)
-    else:
-        partitioning = physical.UnknownPartitioning(partitions)
+    plan = analyzed_plan(df)
+    order = kept_order(session, plan) if ordered else None
     size = statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
-    plan = logical_rdd(
-        session,
-        output,
-        rdd,
-        partitioning,
-        size,
-        kept_order(session, analyzed_plan(df)) if ordered else None,
-    )
-    return of_rows(session, plan)
+
+    def made(jvm: Any, java_session: Any, plan: Any, rdd: Any) -> Any:
+        output = plan.output()
+        physical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical")
+        if hashed_by:
+            attributes = [output.apply(i) for i in hashed_by]
+            partitioning = physical.HashPartitioning(to_seq(jvm, attributes), partitions)
+        else:
+            partitioning = physical.UnknownPartitioning(partitions)
+        leaf = logical_rdd(jvm, java_session, output, rdd, partitioning, size, order)
+        return of_plan(jvm, java_session, leaf)
+
+    frame = in_one_call(jvm, made, session._jsparkSession, plan, rdd)  # noqa: SLF001
+    return DataFrame(frame, session)
 
 
 def kept_order(session: SparkSession, plan: Any) -> Any | None:
@@ -245,18 +281,24 @@ def kept_order(session: SparkSession, plan: Any) -> Any | None:
 
     Spark's writers rely on it: they sort again if they do not know that rows are sorted.
     """
-    order = plan.outputOrdering()
-    if order.isEmpty():
-        return None
     jvm: Any = classes_of(session)
-    output = plan.outputSet()
-    subquery = module(jvm, "org.apache.spark.sql.catalyst.trees.TreePattern").PLAN_EXPRESSION()
+    keys = in_one_call(jvm, lambda _, plan: plan.outputOrdering().size(), plan)
+    if not keys:
+        return None
 
-    def told(key: Any) -> bool:
-        return key.references().subsetOf(output) and not key.containsPattern(subquery)
+    def told(jvm: Any, plan: Any) -> tuple[Any, ...]:
+        order, output = plan.outputOrdering(), plan.outputSet()
+        patterns = module(jvm, "org.apache.spark.sql.catalyst.trees.TreePattern")
+        subquery, found = patterns.PLAN_EXPRESSION(), []
+        for n in range(keys):
+            key = order.apply(n)
+            found += [key.references().subsetOf(output), key.containsPattern(subquery)]
+        return tuple(found)
 
-    known = list(takewhile(told, items(order)))
-    return to_seq(jvm, known) if known else None
+    found = in_one_call(jvm, told, plan)
+    pairs = zip(found[::2], found[1::2], strict=True)
+    known = next((n for n, (own, asks) in enumerate(pairs) if asks or not own), keys)
+    return plan.outputOrdering().take(known) if known else None
 
 
 def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
@@ -266,10 +308,18 @@ def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
     the analyzed plan, so stored rows alone would hide them. `origin` becomes a common table
     expression that nothing uses: the optimizer drops it before anything else.
     """
-    jvm: Any = classes_of(rows.sparkSession)
-    unused = _with_defaults(jvm, "CTERelationDef", analyzed_plan(origin))
-    plan = _with_defaults(jvm, "WithCTE", analyzed_plan(rows), to_seq(jvm, [unused]))
-    return of_rows(rows.sparkSession, plan)
+    session = rows.sparkSession
+    jvm: Any = classes_of(session)
+
+    def made(jvm: Any, java_session: Any, rows: Any, origin: Any) -> Any:
+        read, shown = (frame.queryExecution().commandExecuted() for frame in (rows, origin))
+        unused = _with_defaults(jvm, "CTERelationDef", shown)
+        plan = _with_defaults(jvm, "WithCTE", read, to_seq(jvm, [unused]))
+        return of_plan(jvm, java_session, plan)
+
+    java_session = session._jsparkSession  # noqa: SLF001
+    frame = in_one_call(jvm, made, java_session, rows._jdf, origin._jdf)  # noqa: SLF001
+    return DataFrame(frame, session)
 
 
 def named_as(rows: DataFrame, df: DataFrame) -> DataFrame:
@@ -277,22 +327,20 @@ def named_as(rows: DataFrame, df: DataFrame) -> DataFrame:
 
     They differ in letter case where the optimizer dropped a select that did no more than that.
     """
-    names = _names(df)
-    return rows if _names(rows) == names else cast("DataFrame", rows.toDF(*names))
 
+    # `df.columns` fails at a type that PySpark has no name for, as of an indeterminate collation
+    def asked(_: Any, rows: Any, frame: Any) -> tuple[Any, Any]:
+        return rows.columns(), frame.columns()
 
-def _names(df: DataFrame) -> list[str]:
-    """Like `df.columns`, which fails at a type that PySpark has no name for.
-
-    The type of an indeterminate collation is one.
-    """
-    return [str(name) for name in df._jdf.columns()]  # noqa: SLF001
+    given = rows._jdf, df._jdf  # noqa: SLF001
+    present, wanted = in_one_call(classes_of(df.sparkSession), asked, *given)
+    return rows if present == wanted else cast("DataFrame", rows.toDF(*wanted))
 
 
 def _with_defaults(jvm: Any, name: str, *arguments: Any) -> Any:
     """Return a new logical operator whose other arguments have their default values."""
     full_name = f"org.apache.spark.sql.catalyst.plans.logical.{name}"
-    (count,) = argument_counts(jvm, full_name)
+    (count,) = argument_counts(now(jvm), full_name)
     numbers = range(len(arguments) + 1, count + 1)
     companion = module(jvm, full_name) if numbers else None
     defaults = [getattr(companion, f"$lessinit$greater$default${number}")() for number in numbers]
@@ -307,9 +355,20 @@ def from_rdd(session: SparkSession, output: Any, rdd: Any, order: Any | None = N
         order: a Seq of sort orders that the rows of each partition are in.
     """
     jvm: Any = classes_of(session)
+
+    def made(jvm: Any, java_session: Any, output: Any, rdd: Any) -> Any:
+        return frame_of_rdd(jvm, java_session, output, rdd, order)
+
+    frame = in_one_call(jvm, made, session._jsparkSession, output, rdd)  # noqa: SLF001
+    return DataFrame(frame, session)
+
+
+def frame_of_rdd(jvm: Any, java_session: Any, output: Any, rdd: Any, order: Any | None) -> Any:
+    """Return the JVM's DataFrame over an RDD of internal rows; see `from_rdd`."""
     unknown = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")
-    plan = logical_rdd(session, output, rdd, unknown(rdd.getNumPartitions()), None, order)
-    return of_rows(session, plan)
+    partitioning = unknown(rdd.getNumPartitions())
+    leaf = logical_rdd(jvm, java_session, output, rdd, partitioning, None, order)
+    return of_plan(jvm, java_session, leaf)
 
 
 def counted_to_the_end(df: DataFrame) -> DataFrame:
@@ -355,7 +414,8 @@ def counted_to_the_end(df: DataFrame) -> DataFrame:
 
 
 def logical_rdd(
-    session: SparkSession,
+    jvm: Any,
+    java_session: Any,
     output: Any,
     rdd: Any,
     partitioning: Any,
@@ -365,13 +425,12 @@ def logical_rdd(
     """Return a `LogicalRDD`, a leaf of a logical plan over an RDD of Spark's internal rows.
 
     Args:
+        jvm: from `classes_of`, or what stands for it in one call.
         order: a Seq of sort orders that the rows of each partition are in.
     """
-    jvm: Any = classes_of(session)
     none, nil = getattr(jvm, "scala.Option").empty(), to_seq(jvm, [])
     leaf = [output, rdd, partitioning, nil if order is None else order, False]
     known = getattr(jvm, "scala.Option").apply(size)
-    java_session = session._jsparkSession  # noqa: SLF001
     return newest_form(
         jvm,
         "org.apache.spark.sql.execution.LogicalRDD",
@@ -398,24 +457,31 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
         measured: the rows are stored already. Spark then compares the bytes with
             `spark.sql.adaptive.autoBroadcastJoinThreshold`.
     """
-    jvm: Any = classes_of(session)
-    ranges = module(jvm, "org.apache.spark.sql.catalyst.plans.logical.Range")
 
-    def some(number: int) -> Any:
-        return ranges.apply(0, number, 1, 1).stats().rowCount()
+    def made(jvm: Any) -> Any:
+        ranges = module(jvm, "org.apache.spark.sql.catalyst.plans.logical.Range")
 
-    name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
-    no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
-    arguments = appended(some(data_bytes).toList(), some(rows), no_columns, measured)
-    array = arguments.toArray(getattr(jvm, "scala.reflect.ClassTag").Any())
-    return getattr(jvm, "java.lang.Class").forName(name).getConstructors()[0].newInstance(array)
+        def some(number: int) -> Any:
+            return ranges.apply(0, number, 1, 1).stats().rowCount()
+
+        name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
+        no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
+        arguments = appended(some(data_bytes).toList(), some(rows), no_columns, measured)
+        array = arguments.toArray(getattr(jvm, "scala.reflect.ClassTag").Any())
+        return getattr(jvm, "java.lang.Class").forName(name).getConstructors()[0].newInstance(array)
+
+    return in_one_call(classes_of(session), made)
 
 
 def of_rows(session: SparkSession, plan: Any) -> DataFrame:
     """Return the DataFrame of a logical plan; a command runs."""
     jvm: Any = classes_of(session)
-    dataset = sql_class(jvm, "Dataset")
-    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
+    return DataFrame(of_plan(jvm, session._jsparkSession, plan), session)  # noqa: SLF001
+
+
+def of_plan(jvm: Any, java_session: Any, plan: Any) -> Any:
+    """Return the JVM's DataFrame of a logical plan; a command runs."""
+    return sql_class(jvm, "Dataset").ofRows(java_session, plan)
 
 
 def _output(df: DataFrame) -> list[Any]:

@@ -17,7 +17,6 @@ from pyspark.sql.types import (
 
 from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
-    analyzed_plan,
     every_with_subqueries,
     simple_name,
 )
@@ -174,7 +173,11 @@ def _observed(df: Any) -> str:
     """Return the name of an observation inside the plan, "" if there is none."""
     if hasattr(df, "_jdf"):
         jvm = Jvm(df.sparkSession.sparkContext)
-        nodes = every_with_subqueries(jvm.seen(analyzed_plan(df), TREE_ALONE))
+
+        def analyzed(_: Any, frame: Any) -> Any:
+            return frame.queryExecution().commandExecuted()
+
+        nodes = every_with_subqueries(jvm.seen_of(analyzed, df._jdf, asked=TREE_ALONE))  # noqa: SLF001
         names = (
             str(node.name()) for node in nodes if simple_name(jvm.class_name(node)) == _OBSERVED
         )

@@ -4,9 +4,9 @@ import logging
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -57,13 +57,15 @@ from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_p
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
+from durable_shuffle.jobs.in_one_call import in_one_call, java_list, or_none
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
 from durable_shuffle.jobs.jvm_rows.encoder import BATCH_PAGES, pages_of_rows
 from durable_shuffle.jobs.jvm_rows.files import rows_of_files
 from durable_shuffle.jobs.jvm_rows.kinds import carried_schema
 from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
-from durable_shuffle.jobs.spark_versions import ClassicFrame
+from durable_shuffle.jobs.spark_versions import ClassicFrame, type_of_ddl
 from durable_shuffle.serialization.arrow_schemas import storable_schema
 from durable_shuffle.serialization.errors import IncompatibleError
 
@@ -218,22 +220,26 @@ class ClassicEngine(Engine):
 
     def run(self, planned: Planned, function: ArrowFunction, job: MapJob) -> list[MapResult]:
         with catalyst.active(planned.df.sparkSession):  # operators of a query's piece bind to it
-            tasks: Any = _AsIs(planned.df.mapInArrow(function, RESULT_SCHEMA).rdd)
+            tasks: Any = _AsIs(planned.df.mapInArrow(function, _result_schema()).rdd)
         with starting(self._spark.sparkContext, job), self.described(job.label):
-            rows = self._spark.sparkContext.runJob(tasks, list, list(job.producers))
+            producers = java_list(classes_of(self._spark), job.producers)
+            rows = self._spark.sparkContext.runJob(tasks, list, producers)
         return [map_result(row.asDict()) for row in rows]
 
     def attempted_again(self, spark_stages: Collection[int]) -> bool:
-        return any(map(self._attempted_again, spark_stages))
-
-    def _attempted_again(self, spark_stage: int) -> bool:
         context: Any = self._spark.sparkContext
+
+        def attempts(_: Any, context: Any) -> tuple[Any, ...]:
+            context.sc().listenerBus().waitUntilEmpty(_HEARD_MS)
+            tracker = context.sc().statusTracker()
+            seen = [or_none(tracker.getStageInfo(number)) for number in spark_stages]
+            return tuple(one.currentAttemptId() for one in seen)
+
         try:
-            context._jsc.sc().listenerBus().waitUntilEmpty(_HEARD_MS)  # noqa: SLF001
-        except JVM_ERRORS:
+            found = in_one_call(classes_of(context), attempts, context._jsc)  # noqa: SLF001
+        except (*JVM_ERRORS, AttributeError):  # not heard of in time, or forgotten
             return True
-        seen = context.statusTracker().getStageInfo(spark_stage)
-        return seen is None or seen.currentAttemptId > 0
+        return any(found)
 
     def read(self, df: DataFrame, back: ReadBack) -> DataFrame:
         return self._read(df, narrow_schema(df.schema), back)
@@ -295,6 +301,12 @@ class ClassicEngine(Engine):
         return session_settings(self._spark, wanted)
 
 
+@cache
+def _result_schema() -> StructType:
+    """Return RESULT_SCHEMA as PySpark keeps it; a text costs calls into the JVM each time."""
+    return cast("StructType", type_of_ddl(RESULT_SCHEMA))
+
+
 def _stored_schema(schema: StructType) -> pa.Schema:
     return storable_schema(narrow_arrow_schema(schema))
 
@@ -308,23 +320,15 @@ def storing(spark: SparkSession, label: str) -> Iterator[None]:
     Raises:
         IncompatibleError: a worker runs other code than the driver.
     """
-    context = spark.sparkContext
     wanted = {"spark.job.description": label, CHECKED: "1"}
-    before = {name: context.getLocalProperty(name) for name in wanted}
     try:
-        for name, value in wanted.items():
-            context.setLocalProperty(name, value)
-        with catalyst.tagged(spark):
+        with catalyst.with_properties(spark, wanted):
             yield
     except JVM_ERRORS as error:
         ours = _INCOMPATIBLE.search(str(error))
         if ours is None:
             raise
         raise IncompatibleError(ours[1]) from error
-    finally:
-        with suppress(Exception):  # of a stopped context; the first error counts
-            for name, old in before.items():
-                context.setLocalProperty(name, old)  # type: ignore[arg-type]
 
 
 class _AsIs:

@@ -4,16 +4,16 @@ Spark sends the Java source of whole-stage code to its executors as text and com
 per text and executor. `WholeStageCodegenEvaluatorFactory` does the same with the text given here.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from durable_shuffle.jobs.in_one_call import in_one_call
 from durable_shuffle.jobs.java import classes_of
-from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import scala_iterator
 
 _FACTORY = "org.apache.spark.sql.execution.WholeStageCodegenEvaluatorFactory"
@@ -28,23 +28,42 @@ def java_text(folder: str) -> str:
     return "".join(source.read_text(encoding="utf-8") for _, source in named)
 
 
-def compiled(spark: SparkSession, rdd: Any, text: str, references: Sequence[Any]) -> Any:
-    """Return the JVM RDD of internal rows that the Java code makes of each partition of `rdd`.
+def compiled(
+    spark: SparkSession,
+    text: str,
+    given: Callable[..., tuple[Any, Sequence[Any]]],
+    *objects: Any,
+    finish: Callable[..., Any] | None = None,
+) -> Any:
+    """Return the JVM RDD of internal rows that the Java code makes of each partition of an RDD.
+
+    All calls are made in one; see `in_one_call` for what the functions may do.
 
     Args:
-        rdd: a JVM RDD of internal rows.
         text: the body of a class with `public Object generate(Object[] references)`, which returns
             a BufferedRowIterator.
-        references: what `generate` gets: text, numbers, bytes, serializable objects of the JVM.
+        given: returns the JVM RDD of internal rows, and what `generate` gets: text, numbers, bytes,
+            serializable objects. It takes the JVM, its SparkContext, and the objects.
+        objects: of the JVM.
+        finish: takes the JVM, the RDD and the objects; returns what is wanted in the RDD's place.
 
     Raises:
         Py4JError: this Spark has no such class or another constructor.
     """
-    jvm: Any = classes_of(spark)
-    row_class = getattr(jvm, "scala.reflect.ClassTag").apply(
-        getattr(jvm, "java.lang.Class").forName(_INTERNAL_ROW)
-    )
-    return rdd.mapPartitionsWithEvaluator(_factory(spark, text, references), row_class)
+    root: Any = classes_of(spark)
+    code, form = _code(root, text), _form_of_code(root)
+
+    def made(jvm: Any, context: Any, code: Any, *objects: Any) -> Any:
+        rdd, references = given(jvm, context.sc(), *objects)
+        row_class = getattr(jvm, "scala.reflect.ClassTag").apply(
+            getattr(jvm, "java.lang.Class").forName(_INTERNAL_ROW)
+        )
+        factory = _factory(jvm, context, _held(jvm, context, code, form), references)
+        rows = rdd.mapPartitionsWithEvaluator(factory, row_class)
+        return rows if finish is None else finish(jvm, rows, *objects)
+
+    java_context = spark.sparkContext._jsc  # noqa: SLF001
+    return in_one_call(root, made, java_context, code, *objects)
 
 
 def check_internals(spark: SparkSession, text: str) -> None:
@@ -53,15 +72,13 @@ def check_internals(spark: SparkSession, text: str) -> None:
     Raises:
         Py4JError: this Spark has other internals than expected.
     """
-    _factory(spark, text, [])
     jvm: Any = classes_of(spark)
-    classes = _array(spark, getattr(jvm, "java.lang.Class"), 2)
-    classes[0] = getattr(jvm, "java.lang.Class").forName(
-        "org.apache.spark.PartitionEvaluatorFactory"
-    )
-    classes[1] = getattr(jvm, "java.lang.Class").forName("scala.reflect.ClassTag")
-    rdd_class = getattr(jvm, "java.lang.Class").forName("org.apache.spark.rdd.RDD")
-    rdd_class.getMethod("mapPartitionsWithEvaluator", classes)
+    context = spark.sparkContext._jsc  # noqa: SLF001
+    _factory(jvm, context, _held(jvm, context, _code(jvm, text), _form_of_code(jvm)), [])
+    of_name = getattr(jvm, "java.lang.Class").forName
+    names = ("org.apache.spark.PartitionEvaluatorFactory", "scala.reflect.ClassTag")
+    classes = _array(jvm, "java.lang.Class", list(map(of_name, names)))
+    of_name("org.apache.spark.rdd.RDD").getMethod("mapPartitionsWithEvaluator", classes)
 
 
 def run_here(
@@ -76,13 +93,13 @@ def run_here(
     """
     jvm: Any = classes_of(spark)
     codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
-    made = codegen.CodeGenerator.compile(_code(spark, text))._1()  # noqa: SLF001
-    iterator = invoke(spark, made, "generate", _objects(spark, references))
+    made = codegen.CodeGenerator.compile(_code(jvm, text))._1()  # noqa: SLF001
+    iterator = invoke(spark, made, "generate", objects(jvm, references))
     given = getattr(jvm, "java.util.ArrayList")()
     for row in rows:
         given.add(row)
-    inputs = _array(spark, getattr(jvm, "scala.collection.Iterator"), 1)
-    inputs[0] = scala_iterator(jvm, given.iterator())
+    waiting = scala_iterator(jvm, given.iterator())
+    inputs = _array(jvm, "scala.collection.Iterator", [waiting])
     invoke(spark, iterator, "init", 0, inputs)
     while invoke(spark, iterator, "hasNext"):
         yield invoke(spark, iterator, "next")
@@ -95,7 +112,7 @@ def invoke(spark: SparkSession, on: Any, method: str, *arguments: Any) -> Any:
     """
     jvm: Any = classes_of(spark)
     methods = getattr(jvm, "org.apache.commons.lang3.reflect.MethodUtils")
-    return methods.invokeMethod(on, method, _objects(spark, arguments))
+    return methods.invokeMethod(on, method, objects(jvm, arguments))
 
 
 def generic_row(spark: SparkSession, values: Sequence[Any]) -> Any:
@@ -104,58 +121,67 @@ def generic_row(spark: SparkSession, values: Sequence[Any]) -> Any:
     text = getattr(jvm, "org.apache.spark.unsafe.types.UTF8String").fromString
     given = [text(value) if isinstance(value, str) else value for value in values]
     row = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")
-    return row(_objects(spark, given))
+    return row(objects(jvm, given))
 
 
-def java_schema(spark: SparkSession, schema: StructType) -> Any:
+def java_schema(jvm: Any, schema: StructType) -> Any:
     """Return the schema as an object of the JVM."""
-    jvm: Any = classes_of(spark)
     return getattr(jvm, "org.apache.spark.sql.types.DataType").fromJson(schema.json())
 
 
-def _factory(spark: SparkSession, text: str, references: Sequence[Any]) -> Any:
-    jvm: Any = classes_of(spark)
-    execution, code = getattr(jvm, "org.apache.spark.sql.execution"), _code(spark, text)
-    constructor = getattr(jvm, "java.lang.Class").forName(_FACTORY).getConstructors()[0]
-    first = str(constructor.getParameterTypes()[0].getName())
-    java_context = spark.sparkContext._jsc  # noqa: SLF001
-    held = code
-    if first == "scala.util.Either":
-        held = getattr(jvm, "scala.util.Right")(code)
-    elif first.endswith("Broadcast"):
-        held = java_context.broadcast(code)
-    metric = execution.metric.SQLMetrics.createMetric(java_context.sc(), "duration")
-    objects = _objects(spark, references)
-    return execution.WholeStageCodegenEvaluatorFactory(held, metric, objects)
+def objects(jvm: Any, values: Sequence[Any]) -> Any:
+    """Return a Java array of objects."""
+    return _array(jvm, "java.lang.Object", values)
 
 
-def _code(spark: SparkSession, text: str) -> Any:
-    jvm: Any = classes_of(spark)
-    no_comments = getattr(jvm, "org.apache.spark.api.python.PythonUtils").toScalaMap({})
-    codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
+def _array(jvm: Any, of: str, values: Sequence[Any]) -> Any:
+    made = getattr(jvm, "java.lang.reflect.Array").newInstance(
+        getattr(jvm, "java.lang.Class").forName(of), len(values)
+    )
+    for i, value in enumerate(values):
+        made[i] = value
+    return made
+
+
+def _factory(jvm: Any, context: Any, code: Any, references: Sequence[Any]) -> Any:
+    """Return what makes the Java code's iterators.
+
+    Args:
+        context: a JavaSparkContext.
+        code: from `_held`.
+    """
+    metrics = getattr(jvm, "org.apache.spark.sql.execution.metric.SQLMetrics")
+    metric = metrics.createMetric(context.sc(), "duration")
+    return getattr(jvm, _FACTORY)(code, metric, objects(jvm, references))
+
+
+def _held(jvm: Any, context: Any, code: Any, form: str) -> Any:
+    """Return code as this Spark's factory takes it."""
+    if form == "scala.util.Either":
+        return getattr(jvm, "scala.util.Right")(code)
+    return context.broadcast(code) if form.endswith("Broadcast") else code
+
+
+@lru_cache(maxsize=4)
+def _form_of_code(root: Any) -> str:
+    """Return the class of the factory's first argument."""
+    constructor = getattr(root, "java.lang.Class").forName(_FACTORY).getConstructors()[0]
+    return str(constructor.getParameterTypes()[0].getName())
+
+
+@lru_cache(maxsize=8)
+def _code(root: Any, text: str) -> Any:
+    """Return Java text as the object that Spark compiles. It is passed to the JVM once."""
+    no_comments = getattr(root, "org.apache.spark.api.python.PythonUtils").toScalaMap({})
+    codegen = getattr(root, "org.apache.spark.sql.catalyst.expressions.codegen")
     return codegen.CodeAndComment(text, no_comments)
 
 
-def _objects(spark: SparkSession, values: Sequence[Any]) -> Any:
-    jvm: Any = classes_of(spark)
-    array = _array(spark, getattr(jvm, "java.lang.Object"), len(values))
-    for i, value in enumerate(values):
-        array[i] = value
-    return array
-
-
-def _array(spark: SparkSession, of: Any, length: int) -> Any:
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
-    return gateway.new_array(of, length)
-
-
-def frame_over(session: SparkSession, rdd: Any, schema: str) -> DataFrame:
-    """Return a DataFrame over a JVM RDD of internal rows.
+def frame_over(jvm: Any, java_session: Any, rdd: Any, schema: str) -> Any:
+    """Return the JVM's DataFrame over an RDD of internal rows.
 
     Args:
         schema: its columns, in Spark's language for tables.
     """
-    jvm: Any = classes_of(session)
     java_schema = getattr(jvm, "org.apache.spark.sql.types.StructType").fromDDL(schema)
-    java_session = session._jsparkSession  # noqa: SLF001
-    return DataFrame(java_session.internalCreateDataFrame(rdd, java_schema, False), session)  # noqa: FBT003
+    return java_session.internalCreateDataFrame(rdd, java_schema, False)  # noqa: FBT003

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, java_schema, java_text
@@ -32,15 +31,20 @@ def rows_of_blocks(blocks: DataFrame, schema: StructType, stored: pa.Schema) -> 
         UncoveredTypeError: a column has a type that the Java code does not read.
         Py4JError: this Spark has other internals than expected.
     """
-    session = blocks.sparkSession
-    rdd = blocks._jdf.queryExecution().toRdd()  # noqa: SLF001
-    return compiled(session, rdd, decoder_text(), decoder_references(session, schema, stored))
+
+    def given(jvm: Any, _: Any, frame: Any) -> tuple[Any, list[Any]]:
+        return frame.queryExecution().toRdd(), decoder_references(jvm, schema, stored)
+
+    return compiled(blocks.sparkSession, decoder_text(), given, blocks._jdf)  # noqa: SLF001
 
 
-def decoder_references(session: SparkSession, schema: StructType, stored: pa.Schema) -> list[Any]:
+def decoder_references(jvm: Any, schema: StructType, stored: pa.Schema) -> list[Any]:
     """Return what the decoder's `generate` takes first, wherever frames come from.
+
+    Args:
+        jvm: from `classes_of`, or what stands for it in one call.
 
     Raises:
         UncoveredTypeError: a column has a type that the Java code does not read.
     """
-    return [column_kinds(schema, stored), java_schema(session, schema), MAX_INFLATED_BYTES]
+    return [column_kinds(schema, stored), java_schema(jvm, schema), MAX_INFLATED_BYTES]

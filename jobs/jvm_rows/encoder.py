@@ -3,10 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pyspark.sql import SparkSession
-
-from durable_shuffle.jobs.identity.jvm.calls import attributes_of, query_execution
-from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over, java_text
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.shuffle.write.segments import wanted_bytes
@@ -61,30 +57,39 @@ def pages_of_rows(df: DataFrame, encoding: Encoding, place: Any | None = None) -
     Raises:
         Py4JError: this Spark has other internals than expected.
     """
-    jvm: Any = classes_of(df.sparkSession)
-    if place is not None:
-        bind = getattr(jvm, f"{_EXPRESSIONS}BindReferences").bindReference
-        place = bind(place, attributes_of(jvm, df), False)  # noqa: FBT003
-    references = encoder_references(df.sparkSession, encoding, df._jdf.schema(), place)  # noqa: SLF001
-    rows = query_execution(df).toRdd()
-    pages = compiled(df.sparkSession, rows, encoder_text(), references)
-    return frame_over(df.sparkSession, pages, PAGES_SCHEMA)
+    session = df.sparkSession
+    columns = len(df.columns) if place is None and encoding.placed == "computed" else 0
+
+    def given(jvm: Any, _: Any, frame: Any, __: Any) -> tuple[Any, list[Any]]:
+        execution, bound = frame.queryExecution(), place
+        if place is not None:
+            bind = getattr(jvm, f"{_EXPRESSIONS}BindReferences").bindReference
+            attributes = getattr(jvm, f"{_EXPRESSIONS}package$AttributeSeq")
+            bound = bind(place, attributes(execution.commandExecuted().output()), False)  # noqa: FBT003
+        return execution.toRdd(), encoder_references(jvm, encoding, frame.schema(), columns, bound)
+
+    def finish(jvm: Any, pages: Any, _: Any, java_session: Any) -> Any:
+        return frame_over(jvm, java_session, pages, PAGES_SCHEMA)
+
+    of = df._jdf, session._jsparkSession  # noqa: SLF001
+    return DataFrame(compiled(session, encoder_text(), given, *of, finish=finish), session)
 
 
 def encoder_references(
-    spark: SparkSession, encoding: Encoding, java_schema: Any, place: Any | None = None
+    jvm: Any, encoding: Encoding, java_schema: Any, columns: int, place: Any | None = None
 ) -> list[Any]:
     """Return what the encoder's `generate` takes.
 
     Args:
+        jvm: from `classes_of`, or what stands for it in one call.
         java_schema: of its input, an object of the JVM.
+        columns: how many its input has; it counts if a column has the subpartition.
         place: see `pages_of_rows`; bound to the positions of the columns.
     """
     if place is None and encoding.placed == "computed":
-        last = int(java_schema.size()) - 1
-        field = java_schema.apply(last)
-        reference = getattr(classes_of(spark), f"{_EXPRESSIONS}BoundReference")
-        place = reference(last, field.dataType(), field.nullable())
+        field = java_schema.apply(columns - 1)
+        reference = getattr(jvm, f"{_EXPRESSIONS}BoundReference")
+        place = reference(columns - 1, field.dataType(), field.nullable())
     return [
         encoding.kinds,
         encoding.partitions,

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.compiled import compiled
 from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
 from durable_shuffle.recovery.skew import Read
@@ -112,12 +111,13 @@ def rows_of_files(
         UncoveredTypeError: a column has a type that the Java code does not read.
         Py4JError: this Spark has other internals than expected.
     """
-    jvm: Any = classes_of(session)
-    facts = getattr(jvm, "java.util.HashMap")()
-    for name, value in files.facts.items():
-        facts.put(name, value)
-    # the tasks take no rows, so the values of this RDD are never looked at
-    context: Any = session.sparkContext._jsc.sc()  # noqa: SLF001
-    numbers = context.range(0, files.tasks, 1, files.tasks)
-    references = [*decoder_references(session, schema, stored), facts]
-    return compiled(session, numbers, decoder_text(), references)
+
+    def given(jvm: Any, context: Any) -> tuple[Any, list[Any]]:
+        facts = getattr(jvm, "java.util.HashMap")()
+        for name, value in files.facts.items():
+            facts.put(name, value)
+        # the tasks take no rows, so the values of this RDD are never looked at
+        numbers = context.range(0, files.tasks, 1, files.tasks)
+        return numbers, [*decoder_references(jvm, schema, stored), facts]
+
+    return compiled(session, decoder_text(), given)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.blocks import blocks_of
 from durable_shuffle.jobs.jvm_rows.compiled import (
     check_internals,
@@ -106,7 +107,7 @@ def _check_round_trip(spark: SparkSession) -> None:
         for batch in blocks_of(iter(frames))
         for block in batch.column(0)
     ]
-    references = decoder_references(spark, StructType(_FIELDS), _STORED)
+    references = decoder_references(classes_of(spark), StructType(_FIELDS), _STORED)
     rows = run_here(spark, decoder_text(), references, blocks)
     again = [
         (
@@ -122,10 +123,12 @@ def _check_round_trip(spark: SparkSession) -> None:
 def _encoded(spark: SparkSession) -> Iterator[Frame]:
     """Yield the frames that Java makes of the rows."""
     encoding = Encoding("8s", 1, "computed", _STAGE, _MIB, _MIB, _MIB, "lz4")
-    schema = java_schema(spark, StructType([*_FIELDS, StructField("id", IntegerType())]))
+    jvm: Any = classes_of(spark)
+    schema = java_schema(jvm, StructType([*_FIELDS, StructField("id", IntegerType())]))
     given = [generic_row(spark, [*row, 0]) for row in _ROWS]
     columns: list[list[Any]] = [[], [], []]
-    for row in run_here(spark, encoder_text(), encoder_references(spark, encoding, schema), given):
+    references = encoder_references(jvm, encoding, schema, len(_FIELDS) + 1)
+    for row in run_here(spark, encoder_text(), references, given):
         columns[0].append(int(row.getInt(0)))
         for c in (1, 2):
             columns[c].append(None if row.isNullAt(c) else bytes(row.getBinary(c)))

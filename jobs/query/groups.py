@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from pyspark.sql import SparkSession
 
+from durable_shuffle.jobs.in_one_call import in_one_call
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.query.cuts import PlanPiece, read_alike, union_is_zipped
 from durable_shuffle.jobs.query.native_stage import (
@@ -30,8 +32,18 @@ _TURNS, _TURNS_FAR = 3, 1
 """Tasks per core, if there is enough to read, on a folder and on other storage. More tasks are
 shorter: a killed driver loses less work, and a slow task delays its stage less. But where each
 request takes its time, a task waits for four, one after the other."""
-_SPARK_SKEW = "spark.sql.adaptive.skewJoin."
-_SPARK_REBALANCE = "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled"
+_SPARK = "spark.sql.adaptive."
+_SWITCHES = (
+    _SPARK + "coalescePartitions.enabled",
+    _SPARK + "optimizeSkewsInRebalancePartitions.enabled",
+    _SPARK + "skewJoin.enabled",
+    _SPARK + "skewJoin.skewedPartitionFactor",
+    _SPARK + "enabled",
+)
+_SIZES = (
+    _SPARK + "skewJoin.skewedPartitionThresholdInBytes",
+    _SPARK + "advisoryPartitionSizeInBytes",
+)
 
 Reads = tuple[Read, ...]
 """Task number -> what the task reads of one stage."""
@@ -44,20 +56,28 @@ def grouping_settings(spark: SparkSession, *, is_far: bool) -> dict[str, str]:
         is_far: whether a request to the storage takes long, as on all but a folder.
     """
     turns = _TURNS_FAR if is_far else _TURNS
-    tasks = turns * spark.sparkContext.defaultParallelism
+
+    def asked(jvm: Any, session: Any) -> tuple[Any, ...]:
+        values = [session.conf().get(name) for name in (*_SWITCHES, *_SIZES)]
+        bytes_of = getattr(jvm, "org.apache.spark.network.util.JavaUtils").byteStringAsBytes
+        sizes = [bytes_of(value) for value in values[len(_SWITCHES) :]]
+        return session.sparkContext().defaultParallelism(), *values[: len(_SWITCHES)], *sizes
+
+    java_session = spark._jsparkSession  # noqa: SLF001
+    cores, *found = in_one_call(classes_of(spark), asked, java_session)
+    joins, rebalances, skews, factor, adapts = found[: len(_SWITCHES)]
+    least, advisory = map(str, found[len(_SWITCHES) :])
+    tasks = turns * cores
     values = [32 << 20, tasks, 1 << 20]
     settings = {_PREFIX + name: str(n) for name, n in zip(_GROUPING, values, strict=True)}
-    conf = spark.conf
-    if conf.get("spark.sql.adaptive.coalescePartitions.enabled") != "true":
+    if joins != "true":
         settings[_PREFIX + "coalesces"] = "false"
-    if conf.get("spark.sql.adaptive.enabled") != "true":
+    if adapts != "true":
         return settings
-    advisory = str(_bytes(spark, conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")))
-    if conf.get(_SPARK_REBALANCE) == "true":
+    if rebalances == "true":
         settings[_PREFIX + _REBALANCE] = advisory
-    if conf.get(_SPARK_SKEW + "enabled") == "true":
-        least = _bytes(spark, conf.get(_SPARK_SKEW + "skewedPartitionThresholdInBytes"))
-        skew = [str(least), str(conf.get(_SPARK_SKEW + "skewedPartitionFactor")), advisory]
+    if skews == "true":
+        skew = [least, factor, advisory]
         settings |= {_PREFIX + name: text for name, text in zip(_SKEW, skew, strict=True)}
     return settings
 
@@ -161,8 +181,3 @@ def _side(source: Source, sizes: Sequence[int], *, may: bool) -> Side:
         return [extent.length for extent in found]
 
     return Side(sizes, may, extents)
-
-
-def _bytes(spark: SparkSession, text: str | None) -> int:
-    utilities = getattr(classes_of(spark), "org.apache.spark.network.util.JavaUtils")
-    return int(utilities.byteStringAsBytes(text))

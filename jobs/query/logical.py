@@ -8,20 +8,22 @@ two plans. A started stage stays as it is: nothing below it is planned again.
 Source: `AdaptiveSparkPlanExec.replaceWithQueryStagesInLogicalPlan` of Apache Spark.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.identity.jvm.calls import Jvm, items
-from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, conf_values, items, module, to_seq
+from durable_shuffle.jobs.identity.jvm.document import OPERATORS, TREE_ALONE
+from durable_shuffle.jobs.in_one_call import Held, in_one_call, standing_for, text_of
 from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 
 Placing = Literal["placed", "elsewhere", "unknown"]
 _ADAPTIVE_THRESHOLD = "spark.sql.adaptive.autoBroadcastJoinThreshold"
+_EXCLUDED = "spark.sql.adaptive.optimizer.excludedRules"
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
 
 
@@ -48,17 +50,21 @@ class LogicalPlan:
         self._whole: set[int] = set()
         """Numbers of the cuts that hold all rows of the operator that they replaced."""
         self.cut_of_rdd: dict[int, Cut] = {}
-        excluded = session.conf.get("spark.sql.adaptive.optimizer.excludedRules", None)
+        java_session = cast("Any", session)._jsparkSession  # noqa: SLF001
+        excluded = conf_values(jvm.root, java_session, [], [_EXCLUDED])[_EXCLUDED]
         self._drops_empty = "AQEPropagateEmptyRelation" not in (excluded or "")
 
     def physical(self) -> Any:
         """Return the physical plan, ready to run."""
-        answer = getattr(
-            self._jvm.root, "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer"
-        )(self._root.object)
-        physical = self._execution.planner().plan(answer).next()
-        executions = self._jvm.module("org.apache.spark.sql.execution.QueryExecution")
-        return executions.prepareForExecution(self._execution.preparations(), physical)
+
+        def planned(jvm: Any, execution: Any, root: Any) -> Any:
+            logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
+            physical = execution.planner().plan(logical.ReturnAnswer(root)).next()
+            executions = module(jvm, "org.apache.spark.sql.execution.QueryExecution")
+            return executions.prepareForExecution(execution.preparations(), physical)
+
+        given = self._execution, self._root.object
+        return self._jvm.seen_of(planned, *given, asked=OPERATORS)
 
     def place(self, cut: Cut, root: Node) -> Placing:
         """Let a cut stand for what it computes, with Spark's estimate of its size.
@@ -82,16 +88,22 @@ class LogicalPlan:
         if any(len(node.children) != 1 for node in chain[:-1]):
             return "unknown"
         replaced = self._newest(link)
-        output = chain[0].plan.output()
-        if not chain[0].plan.outputSet().equals(replaced.outputSet()):
+        above, partitioning = chain[0].plan, cut.node.partitioning
+        if not in_one_call(self._jvm.root, _has_columns_of, above, replaced):
             return "unknown"
-        rdd, partitioning = self._stand_in(cut), cut.node.partitioning
-        leaf = catalyst.logical_rdd(self._session, output, rdd, partitioning, replaced.stats())
         whole = len(chain) == 1
-        if not whole:
-            scan = stored_scan(self._jvm.root, cut.node, rdd, partitioning)
-            leaf = self._query_stage(leaf, self._above(chain[:-1], scan))
-        if not self._replace(replaced, leaf):
+
+        def made(jvm: Any, context: Any, session: Any) -> tuple[Any, ...]:
+            old, rdd = standing_for(jvm, replaced), context.emptyRDD().rdd()
+            output = standing_for(jvm, above).output()
+            leaf = catalyst.logical_rdd(jvm, session, output, rdd, partitioning, old.stats())
+            if not whole:
+                scan = stored_scan(jvm, cut.node, rdd, partitioning)
+                leaf = _query_stage(jvm, leaf, _above(jvm, chain[:-1], scan))
+            return leaf, rdd.id(), _hash_of(jvm, leaf)
+
+        leaf, its_number = self._stand_in(cut, made)
+        if not self._replace(replaced, leaf, its_number):
             return "unknown"
         self._leaves[cut.number] = leaf
         if whole:
@@ -105,83 +117,109 @@ class LogicalPlan:
             return
         if not rows and cut.number in self._whole and self._drops_empty:
             empty = self._jvm.module("org.apache.spark.sql.catalyst.plans.logical.LocalRelation")
-            if self._replace(leaf, empty.apply(leaf.output())):
-                propagate = self._jvm.module(_OPTIMIZER + "PropagateEmptyRelation")
-                nullable = self._jvm.module(
-                    "org.apache.spark.sql.catalyst.analysis.UpdateAttributeNullability"
+            relation = in_one_call(self._jvm.root, lambda _, one: one.output(), leaf)
+            relation = empty.apply(relation)
+            if self._replace(leaf, relation, self._hash(relation)):
+                self._root = self._read(
+                    self._jvm.seen_of(_without_empty, self._root.object, asked=TREE_ALONE)
                 )
-                self._root = self._read(nullable.apply(propagate.apply(self._root.object)))
                 del self._leaves[cut.number]
             return
         size = catalyst.statistics(
             self._session, data_bytes=max(1, data_bytes), rows=rows, measured=True
         )
-        stage = leaf if cut.number in self._whole else leaf.logicalPlan()
-        sized = catalyst.logical_rdd(
-            *(self._session, stage.output(), self._stand_in(cut), stage.outputPartitioning()), size
-        )
-        if cut.number not in self._whole:
-            sized = self._query_stage(sized, leaf.physicalPlan())
-        if self._replace(leaf, sized):
+
+        def made(jvm: Any, context: Any, session: Any) -> tuple[Any, ...]:
+            old, rdd = standing_for(jvm, leaf), context.emptyRDD().rdd()
+            stage = old if cut.number in self._whole else old.logicalPlan()
+            given = stage.output(), rdd, stage.outputPartitioning(), size
+            sized = catalyst.logical_rdd(jvm, session, *given)
+            if cut.number not in self._whole:
+                sized = _query_stage(jvm, sized, old.physicalPlan())
+            return sized, rdd.id(), _hash_of(jvm, sized)
+
+        sized, its_number = self._stand_in(cut, made)
+        if self._replace(leaf, sized, its_number):
             self._leaves[cut.number] = sized
 
-    def _stand_in(self, cut: Cut) -> Any:
-        """Return a new RDD, by which the cut is recognised in the next physical plan.
+    def _stand_in(self, cut: Cut, made: Callable[..., tuple[Any, ...]]) -> tuple[Any, int]:
+        """Return a new leaf and its hash.
 
-        Two leaves over the same RDD would be equal for Spark, whatever their sizes.
+        It is over a new RDD, by which the cut is recognised in the next physical plan. Two leaves
+        over the same RDD would be equal for Spark, whatever their sizes.
+
+        Args:
+            made: returns the leaf, the RDD's id, and the leaf's hash.
         """
-        rdd = cast("Any", self._session.sparkContext)._jsc.emptyRDD().rdd()  # noqa: SLF001
-        self.cut_of_rdd[int(rdd.id())] = cut
-        return rdd
-
-    def _query_stage(self, logical: Any, physical: Any) -> Any:
-        adaptive = getattr(self._jvm.root, "org.apache.spark.sql.execution.adaptive")
-        return adaptive.LogicalQueryStage(logical, physical)
-
-    def _above(self, chain: list[Node], scan: Any) -> Any:
-        """Return the operators of a chain over `scan`, without wrappers of code generation."""
-        plan = scan
-        for node in reversed(chain):
-            if node.name not in WRAPPERS:
-                plan = node.plan.withNewChildren(self._jvm.to_seq([plan]))
-        return plan
+        session = cast("Any", self._session)
+        java = session.sparkContext._jsc, session._jsparkSession  # noqa: SLF001
+        leaf, number, its_hash = in_one_call(self._jvm.root, made, *java, fetch=False)
+        self.cut_of_rdd[number] = cut
+        return leaf, its_hash
 
     def _links_to(self, node: Node, number: int, link: Any) -> bool:
         own = _link(node)
-        return own is not None and self._hash(own) == number and own.fastEquals(link)
+        return own is not None and self._hash(own) == number and self._is_same(own, link)
 
     def _newest(self, operator: Any) -> Any:
         """Return the copy that stands for an operator of an earlier plan."""
         while True:
             copies = self._copies.get(self._hash(operator), [])
-            copy = next((new for old, new in copies if old.fastEquals(operator)), None)
+            copy = next((new for old, new in copies if self._is_same(old, operator)), None)
             if copy is None:
                 return operator
             operator = copy
 
-    def _replace(self, old: Any, new: Any) -> bool:
-        """Replace an operator wherever it occurs; return whether it did."""
-        number, found = self._hash(old), False
+    def _replace(self, old: Any, new: Any, its_number: int) -> bool:
+        """Replace an operator by a leaf wherever it occurs; return whether it did.
 
-        def over(operator: _Operator) -> _Operator:
-            nonlocal found
-            if operator.number == number and operator.object.fastEquals(old):
-                found = True
-                return self._read(new)
-            children = [over(child) for child in operator.children]
-            if all(one is other for one, other in zip(operator.children, children, strict=True)):
+        Args:
+            its_number: the leaf's hash.
+        """
+        number = self._hash(old)
+        every = [one for one in _every(self._root) if one.number == number]
+        found = {id(one) for one in every if self._is_same(one.object, old)}
+        if not found:
+            return False
+        leaf, above = _Operator(new, its_number, []), list[_Operator]()
+
+        def copied(jvm: Any) -> tuple[Any, ...]:
+            copies = list[Any]()
+
+            def over(operator: _Operator) -> Any | None:
+                if id(operator) in found:
+                    return standing_for(jvm, new)
+                below = [over(child) for child in operator.children]
+                if all(one is None for one in below):
+                    return None
+                pairs = zip(operator.children, below, strict=True)
+                whole = [standing_for(jvm, c.object) if one is None else one for c, one in pairs]
+                above.append(operator)
+                copy = standing_for(jvm, operator.object).withNewChildren(to_seq(jvm, whole))
+                copies.append(copy)
+                return copy
+
+            above.clear()
+            over(self._root)
+            return *copies, *(_hash_of(jvm, copy) for copy in copies)
+
+        made = in_one_call(self._jvm.root, copied, fetch=False)
+        copies = dict(zip(map(id, above), made, strict=False))
+        numbers = dict(zip(map(id, above), made[len(above) :], strict=True))
+
+        def changed(operator: _Operator) -> _Operator:
+            if id(operator) in found:
+                return leaf
+            if id(operator) not in copies:
                 return operator
-            plans = [child.object for child in children]
-            copy = operator.object.withNewChildren(self._jvm.to_seq(plans))
-            changed = _Operator(copy, self._hash(copy), children)
-            assert changed.number != operator.number, "Spark took the new child for the old"
+            copy, its_number = copies[id(operator)], numbers[id(operator)]
+            assert its_number != operator.number, "Spark took the new child for the old"
             self._copies.setdefault(operator.number, []).append((operator.object, copy))
-            return changed
+            return _Operator(copy, its_number, [changed(child) for child in operator.children])
 
-        self._root = over(self._root)
-        if found:
-            self._copies.setdefault(number, []).append((old, new))
-        return found
+        self._root = changed(self._root)
+        self._copies.setdefault(number, []).append((old, new))
+        return True
 
     def _read(self, plan: Any) -> _Operator:
         def read(one: Any) -> _Operator:
@@ -189,18 +227,65 @@ class LogicalPlan:
 
         return read(self._jvm.seen(plan, TREE_ALONE))
 
-    def _hash(self, jvm_object: Any) -> int:
+    def _is_same(self, one: Any, other: Any) -> bool:
+        same = in_one_call(self._jvm.root, lambda _, a, b: a.fastEquals(b), one, other)
+        return bool(same)
+
+    def _hash(self, operator: Any) -> int:
         """Return a number that is the same for the same object; rarely also for another one."""
-        return int(self._jvm.identity_hash(jvm_object))
+        if not isinstance(operator, Held):
+            return int(self._jvm.identity_hash(operator))
+        return int(in_one_call(self._jvm.root, _hash_of, operator))
 
 
-def estimated_bytes(node: Node) -> int:
-    """Return Spark's estimate of the bytes of an operator's rows; 0 if it has none.
+def _every(operator: _Operator) -> Iterator[_Operator]:
+    yield operator
+    for child in operator.children:
+        yield from _every(child)
+
+
+def _hash_of(jvm: Any, operator: Any) -> Any:
+    return getattr(jvm, "java.lang.System").identityHashCode(operator)
+
+
+def _has_columns_of(_: Any, one: Any, other: Any) -> Any:
+    return one.outputSet().equals(other.outputSet())
+
+
+def _without_empty(jvm: Any, plan: Any) -> Any:
+    """Return a logical plan without what needs rows of an empty relation."""
+    propagate = module(jvm, _OPTIMIZER + "PropagateEmptyRelation")
+    nullable = module(jvm, "org.apache.spark.sql.catalyst.analysis.UpdateAttributeNullability")
+    return nullable.apply(propagate.apply(plan))
+
+
+def _query_stage(jvm: Any, logical: Any, physical: Any) -> Any:
+    adaptive = getattr(jvm, "org.apache.spark.sql.execution.adaptive")
+    return adaptive.LogicalQueryStage(logical, physical)
+
+
+def _above(jvm: Any, chain: list[Node], scan: Any) -> Any:
+    """Return the operators of a chain over `scan`, without wrappers of code generation."""
+    plan = scan
+    for node in reversed(chain):
+        if node.name not in WRAPPERS:
+            plan = standing_for(jvm, node.plan).withNewChildren(to_seq(jvm, [plan]))
+    return plan
+
+
+def estimated_bytes(jvm: Jvm, nodes: Sequence[Node]) -> list[int]:
+    """Return Spark's estimates of the bytes of operators' rows; 0 where it has none.
 
     An operator that Spark's planner added counts as what is below it.
     """
-    link = _link_below(node)
-    return 0 if link is None else int(link.stats().sizeInBytes())
+    links = [_link_below(node) for node in nodes]
+    known = [link for link in links if link is not None]
+
+    def asked(_: Any, *links: Any) -> tuple[Any, ...]:
+        return tuple(text_of(link.stats().sizeInBytes()) for link in links)
+
+    found = iter(in_one_call(jvm.root, asked, *known) if known else ())
+    return [0 if link is None else int(next(found)) for link in links]
 
 
 def _link(node: Node) -> Any | None:
@@ -226,13 +311,17 @@ def _downwards(node: Node) -> Iterator[Node]:
 
 def broadcast_bytes(jvm: Jvm, session: SparkSession) -> int:
     """Return the most bytes that Spark broadcasts if it knows them."""
-    measured = session.conf.get(_ADAPTIVE_THRESHOLD, None)
-    if measured is not None:
-        return int(
-            getattr(jvm.root, "org.apache.spark.network.util.JavaUtils").byteStringAsBytes(measured)
-        )
-    conf = cast("Any", session)._jsparkSession.sessionState().conf()  # noqa: SLF001
-    return int(conf.autoBroadcastJoinThreshold())
+
+    def asked(_: Any, session: Any) -> tuple[Any, Any]:
+        threshold = session.sessionState().conf().autoBroadcastJoinThreshold()
+        return session.conf().get(_ADAPTIVE_THRESHOLD, None), threshold
+
+    java_session = cast("Any", session)._jsparkSession  # noqa: SLF001
+    measured, threshold = in_one_call(jvm.root, asked, java_session)
+    if measured is None:
+        return int(threshold)
+    utilities = getattr(jvm.root, "org.apache.spark.network.util.JavaUtils")
+    return int(utilities.byteStringAsBytes(measured))
 
 
 def split_bytes(session: SparkSession) -> int:

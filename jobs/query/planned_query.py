@@ -19,6 +19,7 @@ from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import stored_rows
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, query_execution
+from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
 from durable_shuffle.jobs.identity.plan.settings import plan_splits
 from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import (
@@ -66,7 +67,6 @@ from durable_shuffle.jobs.query.tree import (
     Node,
     Rebuilder,
     partitioning_over,
-    rdds_of,
     read_tree,
     rows_of,
     stored_scan,
@@ -127,7 +127,8 @@ class PlannedQuery:
 
     def _first_plan(self) -> tuple[LogicalPlan, Node]:
         execution = query_execution(self._planned)
-        logical = LogicalPlan(self._jvm, self._session, execution, execution.optimizedPlan())
+        plan = self._jvm.seen_of(lambda _, one: one.optimizedPlan(), execution, asked=TREE_ALONE)
+        logical = LogicalPlan(self._jvm, self._session, execution, plan)
         root = read_tree(self._jvm, logical.physical())
         if numbers_groups(root):
             plan = PlannedAlike(self._jvm, execution).optimized()
@@ -160,9 +161,10 @@ class PlannedQuery:
 
     def place(self, cut: Cut) -> None:
         """Say that a cut starts: from now on it is neither planned nor identified again."""
-        with catalyst.active(self._session), self._lock:
+        with self._lock:
             if not self._adapts or cut is self.result_cut or cut.number in self._placed:
                 return
+        with catalyst.active(self._session), self._lock:
             placed = self._logical.place(cut, self._root)
             if placed == "placed":
                 self._placed[cut.number] = cut
@@ -227,12 +229,16 @@ class PlannedQuery:
 
     def largest_scan(self) -> int:
         """Return the most bytes that a map side reads from one table, by Spark's estimates."""
-        return max((size for cut in self.cuts for size in _scans(cut)), default=0)
+        scans = [leaf for cut in self.cuts for leaf in _scans(cut)]
+        return max(estimated_bytes(self._jvm, scans), default=0)
 
     def _inputs(self, cut: Cut) -> list[int]:
-        below = cut.piece.cuts
-        stored = [self._bytes.get(one.number, estimated_bytes(one.node)) for one in below]
-        return _scans(cut) + stored
+        scans, below = _scans(cut), cut.piece.cuts
+        nodes = [one.node for one in below if one.number not in self._bytes]
+        found = iter(estimated_bytes(self._jvm, [*scans, *nodes]))
+        return [next(found) for _ in scans] + [
+            self._bytes[one.number] if one.number in self._bytes else next(found) for one in below
+        ]
 
     def may_be_left(self, cut: Cut, native: Container[int]) -> bool:
         """Return whether Spark may run an exchange itself.
@@ -296,11 +302,10 @@ class PlannedQuery:
         with catalyst.active(self._session), self._lock:
             piece = self.above(below)
             plan, _ = self._rebuilt(piece, below, self._grouping_settings())
-            frame = rows_of(self.spark, plan)
+            frame, rdd, _ = rows_of(self.spark, plan)
         cuts = tuple({cut.number: cut for cut in piece.sites.values()}.values())
         if not any(isinstance(below[cut.number], NativeStage) for cut in cuts):
-            for rdd in rdds_of(frame):
-                self.engine.known.add_query(rdd, lambda: self._identities.rows(cuts))
+            self.engine.known.add_query(rdd, lambda: self._identities.rows(cuts))
         return frame
 
     def plan(
@@ -321,8 +326,7 @@ class PlannedQuery:
         transfer = transfer_settings(schema, large_rows=large_rows) if kinds is None else {}
         session = catalyst.planning_session(self.spark, {**transfer, **self.conf, **_HASHES_MAPS})
         with catalyst.active(session):
-            rows = rows_of(session, plan)
-            producers = int(catalyst.partition_count(rows))
+            rows, _, producers = rows_of(session, plan)
             expression, recorded = None, dict(conf)
             partitions = cut.exchange.partitions or None
             if cut.exchange.kind == "hash":
@@ -377,13 +381,13 @@ class PlannedQuery:
         texts = [f"{reads[site]}" for site in piece.sites]
         rdds: dict[tuple[int, Reads], Any] = {}
 
-        def scan(site: Node) -> Any:
+        def scan(jvm: Any, site: Node) -> Any:
             cut, tasks = piece.sites[site.id], reads[site.id]
             if (cut.number, tasks) not in rdds:
                 rdds[cut.number, tasks] = self._rdd(cut, below[cut.number], tasks)
             kind = None if is_divided(tasks) else site.partitioning
-            over = partitioning_over(self._jvm.root, kind, len(tasks))
-            return stored_scan(self._jvm.root, site, rdds[cut.number, tasks], over)
+            over = partitioning_over(jvm, kind, len(tasks))
+            return stored_scan(jvm, site, rdds[cut.number, tasks], over)
 
         return self._rebuilder.piece(piece.root, scan, piece.sites), texts
 
@@ -412,10 +416,9 @@ def _sites(cut: Cut, native: Container[int]) -> dict[bool, list[int]]:
     return sites
 
 
-def _scans(cut: Cut) -> list[int]:
-    """Return the bytes that each scan of a map side reads, by Spark's estimates."""
-    leaves = [n for n in operators(cut.piece) if not n.children and n.target is None]
-    return [estimated_bytes(leaf) for leaf in leaves]
+def _scans(cut: Cut) -> list[Node]:
+    """Return the scans of a map side."""
+    return [n for n in operators(cut.piece) if not n.children and n.target is None]
 
 
 def _planned_again(sizes: Mapping[int, tuple[int, int]], dropped: Sequence[Cut], joins: int) -> str:

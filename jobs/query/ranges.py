@@ -9,12 +9,15 @@ i, inclusive, go to partition i. Bounds decide how even the partitions are, neve
 
 import base64
 import json
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 from pyspark.sql import functions as F
 
 from durable_shuffle.jobs.engine import catalyst
-from durable_shuffle.jobs.identity.jvm.calls import items, module, to_seq
+from durable_shuffle.jobs.identity.jvm.calls import class_name, items, module, simple_name, to_seq
+from durable_shuffle.jobs.in_one_call import in_one_call, standing_for
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.serialization.errors import CorruptDataError
 
@@ -42,20 +45,21 @@ class RangeKeys:
 
     def __init__(self, rows: DataFrame, partitioning: Any) -> None:
         self._rows = rows
-        self._jvm: Any = cast("Any", rows).sparkSession._jvm  # noqa: SLF001
-        self._expressions = getattr(self._jvm, "org.apache.spark.sql.catalyst.expressions")
+        self._jvm: Any = classes_of(rows.sparkSession)
         self._descending: list[bool] = []
-        fields: list[list[Any]] = []
+        fields: list[list[tuple[Any, bool]]] = []
         for order in items(partitioning.ordering()):
-            descending = str(order.direction().sql()) == "DESC"
+            descending = simple_name(class_name(order.direction())) == "Descending"
             if not fields or descending != self._descending[-1]:
                 fields.append([])
                 self._descending.append(descending)
-            nulls_first = str(order.nullOrdering().sql()) == "NULLS FIRST"
-            if nulls_first == descending:
-                fields[-1].append(self._expressions.IsNull(order.child()))
-            fields[-1].append(order.child())
-        self._structs = [self._struct(of_one) for of_one in fields]
+            nulls_first = simple_name(class_name(order.nullOrdering())) == "NullsFirst"
+            fields[-1].append((order.child(), nulls_first == descending))
+
+        def made(jvm: Any) -> tuple[Any, ...]:
+            return tuple(_struct(jvm, of_one) for of_one in fields)
+
+        self._structs = in_one_call(self._jvm, made, fetch=False)
 
     def bounds(self, ranges: int) -> str:
         """Return the upper bounds of all ranges but the last, as JSON; runs a Spark job.
@@ -80,51 +84,48 @@ class RangeKeys:
             CorruptDataError: the bounds are not what `bounds` returned.
         """
         packed = _packed(bounds)
-        return self._search([self._row(text) for text in packed], 0, len(packed))
 
-    def _search(self, bounds: list[Any], low: int, high: int) -> Any:
+        def searched(jvm: Any) -> Any:
+            return self._search(jvm, [self._row(jvm, text) for text in packed], 0, len(packed))
+
+        return in_one_call(self._jvm, searched)
+
+    def _search(self, jvm: Any, bounds: list[Any], low: int, high: int) -> Any:
         if low == high:
-            return self._literal(low)
+            return _literal(jvm, low)
         middle = (low + high) // 2
-        above = self._search(bounds, middle + 1, high)
-        return self._expressions.If(
-            self._after(bounds[middle]), above, self._search(bounds, low, middle)
-        )
+        above = self._search(jvm, bounds, middle + 1, high)
+        below = self._search(jvm, bounds, low, middle)
+        return _expressions(jvm).If(self._after(jvm, bounds[middle]), above, below)
 
-    def _after(self, bound: Any) -> Any:
+    def _after(self, jvm: Any, bound: Any) -> Any:
         """Return the expression that is true if a row comes after a bound, struct by struct."""
-        later = None
+        expressions, later = _expressions(jvm), None
         for i in reversed(range(len(self._structs))):
-            key, kind = self._structs[i], self._structs[i].dataType()
-            value = self._expressions.Literal(bound.getStruct(i, kind.size()), kind)
-            compare = self._expressions.LessThan if self._descending[i] else None
-            after = (compare or self._expressions.GreaterThan)(key, value)
+            key = standing_for(jvm, self._structs[i])
+            kind = key.dataType()
+            value = expressions.Literal(bound.getStruct(i, kind.size()), kind)
+            compare = expressions.LessThan if self._descending[i] else expressions.GreaterThan
+            after = compare(key, value)
             if later is not None:
-                same = self._expressions.EqualNullSafe(key, value)
-                after = self._expressions.Or(after, self._expressions.And(same, later))
+                same = expressions.EqualNullSafe(key, value)
+                after = expressions.Or(after, expressions.And(same, later))
             later = after
         return later
 
-    def _struct(self, fields: list[Any]) -> Any:
-        named: list[Any] = []
-        for i, field in enumerate(fields):
-            named += [self._literal(f"f{i}"), field]
-        return self._expressions.CreateNamedStruct(to_seq(self._jvm, named))
-
-    def _literal(self, value: Any) -> Any:
-        return module(self._jvm, "org.apache.spark.sql.catalyst.expressions.Literal").apply(value)
-
-    def _row(self, packed: bytes) -> Any:
-        row = self._expressions.UnsafeRow(len(self._structs))
+    def _row(self, jvm: Any, packed: bytes) -> Any:
+        row = _expressions(jvm).UnsafeRow(len(self._structs))
         row.pointTo(packed, len(packed))
         return row
 
     def _sorted_sample(self, wanted: int) -> Any:
         """Return a random sample of the keys, sorted, as a JVM array of internal rows."""
-        named = [
-            catalyst.alias(self._jvm, struct, f"k{i}") for i, struct in enumerate(self._structs)
-        ]
-        keys = catalyst.project(self._rows, to_seq(self._jvm, named))
+
+        def named(jvm: Any) -> Any:
+            structs = [standing_for(jvm, struct) for struct in self._structs]
+            return to_seq(jvm, [catalyst.alias(jvm, one, f"k{i}") for i, one in enumerate(structs)])
+
+        keys = catalyst.project(self._rows, in_one_call(self._jvm, named))
         order = [
             F.col(f"k{i}").desc() if descending else F.col(f"k{i}").asc()
             for i, descending in enumerate(self._descending)
@@ -132,3 +133,25 @@ class RangeKeys:
         sample = keys.orderBy(F.rand()).limit(wanted).orderBy(*order)
         rows: Any = sample
         return rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001
+
+
+def _expressions(jvm: Any) -> Any:
+    return getattr(jvm, "org.apache.spark.sql.catalyst.expressions")
+
+
+def _literal(jvm: Any, value: Any) -> Any:
+    return module(jvm, "org.apache.spark.sql.catalyst.expressions.Literal").apply(value)
+
+
+def _struct(jvm: Any, fields: Sequence[tuple[Any, bool]]) -> Any:
+    """Return an expression of a struct.
+
+    Args:
+        fields: expressions, each with whether a field before it says that it is null.
+    """
+    values: list[Any] = []
+    for field, is_behind in fields:
+        value = standing_for(jvm, field)
+        values += [_expressions(jvm).IsNull(value), value] if is_behind else [value]
+    named = [one for i, value in enumerate(values) for one in (_literal(jvm, f"f{i}"), value)]
+    return _expressions(jvm).CreateNamedStruct(to_seq(jvm, named))

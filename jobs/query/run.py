@@ -94,9 +94,9 @@ class QueryRun:
         """
         self._tell_plan()
         context, tag = self._spark.sparkContext, self._tag
-        context.addJobTag(tag)  # the threads inherit it
         threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query")
-        with catalyst.tagged(self._spark), threads as pool:
+        tags = catalyst.with_properties(self._spark, {}, [tag])  # the threads inherit them
+        with tags, threads as pool:
             try:
                 self._start(pool)
                 while self._running:
@@ -123,9 +123,6 @@ class QueryRun:
                 with suppress(Exception):  # of a stopped context; the first error counts
                     context.cancelJobsWithTag(tag)
                 raise
-            finally:
-                with suppress(Exception):
-                    context.removeJobTag(tag)
         return result
 
     def reports(self) -> list[StageReport]:

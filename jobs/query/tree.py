@@ -18,7 +18,6 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
     analyzed_plan,
     class_name,
-    every,
     items,
     module,
     set_field,
@@ -26,6 +25,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     to_seq,
 )
 from durable_shuffle.jobs.identity.jvm.document import OPERATORS
+from durable_shuffle.jobs.in_one_call import Held, in_one_call, standing_for
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import appended, newest_form
@@ -137,47 +137,61 @@ class Rebuilder:
         self._jvm: Any = classes_of(session)
         self._done: dict[int, Any] = {}
 
-    def piece(self, root: Node, scan: Callable[[Node], Any], sites: Mapping[int, Any]) -> Any:
-        """Return the plan of a piece in which each site is replaced by `scan(site)`.
+    def piece(self, root: Node, scan: Callable[[Any, Node], Any], sites: Mapping[int, Any]) -> Any:
+        """Return the plan of a piece in which each site is replaced by `scan(jvm, site)`.
 
         Args:
-            scan: site -> a plan node, from `stored_scan`; called once per site.
+            scan: returns a plan node, from `stored_scan`; called once per site.
             sites: its keys are the node ids of the sites.
         """
-        local: dict[int, Any] = {}
+        changed: list[int] = []
 
-        def build(node: Node) -> Any:
-            if node.id in sites:
-                if node.id not in local:
-                    local[node.id] = scan(node)
-                return local[node.id]
-            if node.id not in self._done:
-                self._done[node.id] = self._rebuilt(node, build)
-            return self._done[node.id]
+        def built(jvm: Any) -> tuple[Any, ...]:
+            local: dict[int, Any] = {}
+            done: dict[int, Any] = {}
 
-        return build(root)
+            def build(node: Node) -> Any:
+                if node.id in sites:
+                    if node.id not in local:
+                        local[node.id] = scan(jvm, node)
+                    return local[node.id]
+                if node.id in self._done:
+                    return self._done[node.id]
+                if node.id not in done:
+                    done[node.id] = self._rebuilt(jvm, node, build)
+                    if done[node.id] is not node.plan:
+                        changed.append(node.id)
+                    else:
+                        self._done[node.id] = node.plan
+                return done[node.id]
 
-    def _rebuilt(self, node: Node, build: Callable[[Node], Any]) -> Any:
+            return build(root), *(done[number] for number in changed)
+
+        plan, *made = in_one_call(self._jvm, built, fetch=False)
+        self._done |= dict(zip(changed, made, strict=True))
+        return plan.object if isinstance(plan, Held) else plan
+
+    def _rebuilt(self, jvm: Any, node: Node, build: Callable[[Node], Any]) -> Any:
         for subquery in node.subqueries:
             build(subquery)
+        plan = node.plan
         if node.target is not None:
             target = build(node.target)
             if target is node.target.plan or node.name != REUSED:
-                return node.plan
-            reused = getattr(
-                self._jvm, "org.apache.spark.sql.execution.exchange.ReusedExchangeExec"
-            )
-            return reused(node.plan.output(), target)
+                return plan
+            reused = getattr(jvm, "org.apache.spark.sql.execution.exchange.ReusedExchangeExec")
+            return reused(standing_for(jvm, plan).output(), standing_for(jvm, target))
         if not node.children:
-            return node.plan
+            return plan
         children = [build(child) for child in node.children]
         if all(new is old.plan for new, old in zip(children, node.children, strict=True)):
-            return node.plan
+            return plan
         if node.name in SUBQUERIES:
             # expressions all over the plan hold this object, so its child is replaced in place
-            set_field(self._jvm, node.plan, "child", children[0])
-            return node.plan
-        return node.plan.withNewChildren(to_seq(self._jvm, children))
+            set_field(jvm, standing_for(jvm, plan), "child", standing_for(jvm, children[0]))
+            return plan
+        below = [standing_for(jvm, child) for child in children]
+        return standing_for(jvm, plan).withNewChildren(to_seq(jvm, below))
 
 
 def stored_scan(jvm: Any, site: Node, rdd: Any, partitioning: Any) -> Any:
@@ -207,22 +221,21 @@ def partitioning_over(jvm: Any, original: Any, partitions: int) -> Any:
     return physical.UnknownPartitioning(partitions)
 
 
-def rows_of(session: SparkSession, plan: Any) -> DataFrame:
-    """Return a DataFrame over the rows of a physical plan.
+def rows_of(session: SparkSession, plan: Any) -> tuple[DataFrame, int, int]:
+    """Return a DataFrame over the rows of a physical plan, its RDD's id, and its partitions.
 
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
     """
-    return catalyst.from_rdd(
-        session, plan.output(), plan.execute(), catalyst.kept_order(session, plan)
-    )
+    order = catalyst.kept_order(session, plan)
 
+    def made(jvm: Any, java_session: Any, plan: Any) -> tuple[Any, ...]:
+        rdd = plan.execute()
+        frame = catalyst.frame_of_rdd(jvm, java_session, plan.output(), rdd, order)
+        return frame, rdd.id(), rdd.getNumPartitions()
 
-def rdds_of(df: DataFrame) -> list[int]:
-    """Return the ids of the RDDs that the leaves of the analyzed plan read."""
-    nodes = every(analyzed_plan(df))
-    return [
-        int(node.rdd().id()) for node in nodes if node.getClass().getSimpleName() == "LogicalRDD"
-    ]
+    java_session = session._jsparkSession  # noqa: SLF001
+    frame, rdd, partitions = in_one_call(classes_of(session), made, java_session, plan)
+    return DataFrame(frame, session), rdd, partitions
 
 
 def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:

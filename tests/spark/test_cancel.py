@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.engine import catalyst
 
 pytestmark = pytest.mark.spark
 
@@ -84,26 +85,22 @@ def test_tags_of_the_session_reach_the_tasks(session: SparkSession, root: str, c
     assert session.sparkContext.getJobTags() == before
 
 
-def test_a_stopped_context_does_not_hide_the_error(session: SparkSession) -> None:
+def test_a_stopped_context_does_not_hide_the_error(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error of a query that fails because Spark was stopped meanwhile stays the first one."""
-    from durable_shuffle.jobs.engine.catalyst import tagged
+    stopped = []
 
-    class Stopped:
-        def __init__(self) -> None:
-            self.tags: set[str] = set()
+    def fail(*_: object) -> None:
+        stopped.append(1)
+        raise AttributeError("'NoneType' object has no attribute 'sc'")
 
-        def getLocalProperty(self, key: str) -> str:
-            return {"spark.job.tags": ",".join(self.tags)}[key]
+    def fails() -> None:
+        with monkeypatch.context() as patch, catalyst.with_properties(session, {}):
+            patch.setattr(catalyst, "in_one_call", fail)
+            raise ValueError("the first")
 
-        def addJobTag(self, tag: str) -> None:
-            self.tags.add(tag)
-
-        def removeJobTag(self, tag: str) -> None:
-            raise AttributeError("'NoneType' object has no attribute 'sc'")
-
-    class Session:
-        _jsparkSession = session._jsparkSession
-        sparkContext = Stopped()
-
-    with pytest.raises(ValueError, match="the first"), tagged(Session()):  # type: ignore[arg-type]
-        raise ValueError("the first")
+    with pytest.raises(ValueError, match="the first"):
+        fails()
+    assert stopped
+    session.sparkContext.setLocalProperty("spark.job.tags", None)  # type: ignore[arg-type]

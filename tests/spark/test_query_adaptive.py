@@ -238,4 +238,4 @@ def test_calls_into_the_jvm_are_few(
     assert rows == rows_of(df)
     assert last.report().adapted
     assert len(identified) == 6, "five exchanges of the first plan, one of the new plan"
-    assert 200 < len(calls) < 1100, len(calls)
+    assert 50 < len(calls) < 250, len(calls)

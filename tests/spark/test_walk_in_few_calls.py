@@ -24,6 +24,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
 )
 from durable_shuffle.jobs.identity.jvm.document import PHYSICAL, Seen
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
+from durable_shuffle.jobs.identity.plan.files import listed_files
 from durable_shuffle.jobs.spark_versions import argument_names
 
 pytestmark = pytest.mark.spark
@@ -127,6 +128,44 @@ def test_each_literal_counts(
         assert one[0] != other[0], kind
     asked_alone()
     assert found() == at_once
+
+
+@pytest.mark.parametrize("name", ["q01", "q02", "q12", "q21"])
+def test_a_query_takes_few_calls(
+    tables: SparkSession, tmp_path: Path, jvm_calls: Any, name: str
+) -> None:
+    """Beyond Spark's own, in the first run and in the second."""
+    with DurableShuffle(tables, str(tmp_path), job="warm") as shuffle:
+        shuffle.query(tables.sql(TPCH_QUERIES["q12"])).collect()
+    with jvm_calls() as plain:
+        wanted = tables.sql(TPCH_QUERIES[name]).collect()
+    found = []
+    for _ in range(2):
+        shuffle = DurableShuffle(tables, str(tmp_path), job=name)
+        with shuffle, jvm_calls() as calls:
+            assert shuffle.query(tables.sql(TPCH_QUERIES[name])).collect() == wanted
+        found.append(len(calls) - len(plain))
+    first, second = found
+    assert 20 < first <= 420
+    assert 20 < second <= 140
+
+
+def test_files_are_asked_again_by_folders(
+    tables: SparkSession, tmp_path: Path, jvm_calls: Any
+) -> None:
+    """One call lists a folder, however many files it has."""
+    folder = tmp_path / "many"
+    tables.range(0, 40, 1, 40).write.parquet(str(folder))
+    jvm = Jvm(tables.sparkContext)
+    plan = jvm.seen(query_execution(tables.read.parquet(str(folder))).analyzed())
+    listed = listed_files(jvm, plan.relation().location())
+    assert len(listed.entries) == 40
+    with jvm_calls() as calls:
+        assert listed.changed() == ""
+    assert 0 < len(calls) <= 6
+    changed = sorted(folder.glob("*.parquet"))[3]
+    changed.write_bytes(changed.read_bytes() + b"x")
+    assert listed.changed().endswith(changed.name)
 
 
 @pytest.mark.parametrize("more", ["", " AND s < 'x'", " AND s < 'x' AND d > 1"])

@@ -4,7 +4,7 @@ A call over py4j costs 0.05 to 0.2 ms. Nothing here changes a session.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -22,8 +22,9 @@ from durable_shuffle.jobs.identity.jvm.document import (
     Seen,
     document,
 )
+from durable_shuffle.jobs.in_one_call import Held, in_one_call
 from durable_shuffle.jobs.java import classes_of
-from durable_shuffle.jobs.spark_versions import argument_names, scala_iterator, sql_class
+from durable_shuffle.jobs.spark_versions import argument_names, sql_class
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.user_code import named_text_of
 
@@ -102,11 +103,16 @@ class Jvm:
         """
         if isinstance(obj, Seen):
             return obj
+        return self.seen_of(lambda _, one: one, obj, asked=asked)
+
+    def seen_of(self, work: Callable[..., Any], *objects: Any, asked: str = EVERYTHING) -> Any:
+        """Return the object that a function of `in_one_call` returns, as `seen` does."""
         try:
-            return document(self.root, obj, asked)
+            return document(self.root, work, *objects, asked=asked)
         except JVM_ERRORS as error:
             _LOG.debug("this plan is read call by call: %s", named_text_of(error))
-            return obj
+            found = in_one_call(self.root, work, *objects)
+            return found.object if isinstance(found, Held) else found
 
     def known(self, name: str) -> KnownClass:
         """Return what is known about a class, to be completed."""
@@ -147,24 +153,11 @@ class Jvm:
         return str(self._string_of(obj))
 
     def entries(self, scala_map: Any) -> dict[str, str]:
-        """Return a Scala Map[String, String] as a dict, in one call."""
-        printed = str(scala_map.mkString(_SEPARATOR))
-        return dict(
-            entry.split(" -> ", 1) for entry in printed.split(_SEPARATOR) if " -> " in entry
-        )
-
-    def set_of(self, iterator: Any) -> Any:
-        """Return a Scala Set of what a Java iterator yields."""
-        return scala_iterator(self.root, iterator).toSet()
-
-    def java_entries(self, iterator: Any, known: Any) -> dict[str, str]:
-        """Return the entries of a Java Map[String, String] as a dict, in a few calls.
-
-        Args:
-            known: a Scala Set of entries to leave out. Answers of many KB take 40 ms.
-        """
-        printed = str(self.set_of(iterator).diff(known).mkString(_SEPARATOR))
-        return dict(entry.split("=", 1) for entry in printed.split(_SEPARATOR) if "=" in entry)
+        """Return a Scala Map[String, String] as a dict, in one call if it was not seen."""
+        pairs = scala_map.seen_elements() if isinstance(scala_map, Seen) else None
+        if pairs is not None:
+            return dict(pair.seen_elements() for pair in pairs)
+        return entries(in_one_call(self.root, lambda _, one: printed(one), scala_map), " -> ")
 
     def to_seq(self, values: Sequence[Any]) -> Any:
         """Return a Scala Seq."""
@@ -180,8 +173,7 @@ class Jvm:
 
         An existing one keeps the state of its first use, for example that nothing was cached.
         """
-        dataset = sql_class(self.root, "Dataset")
-        return dataset.ofRows(java_session(df), analyzed_plan(df)).queryExecution()
+        return in_one_call(self.root, fresh_execution, cast("Any", df)._jdf)  # noqa: SLF001
 
     def bytes_digest(self, obj: Any) -> str:
         """Return the SHA-256, in hex, of an object's Java serialization, made in the JVM."""
@@ -285,9 +277,47 @@ class Jvm:
         return self.call(obj, names[-1])
 
 
+def conf_values(
+    root: Any, java_session: Any, required: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, str | None]:
+    """Return settings of a JVM session, in one call.
+
+    Args:
+        required: settings that are set or have a default.
+        optional: settings that may have none; None if they are not set.
+    """
+
+    def asked(_: Any, session: Any) -> tuple[Any, ...]:
+        conf = session.conf()
+        return *map(conf.get, required), *(conf.get(name, None) for name in optional)
+
+    values = in_one_call(root, asked, java_session)
+    return dict(zip((*required, *optional), values, strict=True))
+
+
+def printed(entries: Any) -> Any:
+    """Return the text of a Scala collection of entries, for `entries`. Many KB take 40 ms."""
+    return entries.mkString(_SEPARATOR)
+
+
+def entries(printed: str, arrow: str) -> dict[str, str]:
+    """Return the entries that were printed.
+
+    Args:
+        arrow: what stands between key and value: " -> " in Scala's maps, "=" in Java's.
+    """
+    return dict(entry.split(arrow, 1) for entry in printed.split(_SEPARATOR) if arrow in entry)
+
+
 def query_execution(df: DataFrame) -> Any:
     """Return the DataFrame's QueryExecution."""
     return cast("Any", df)._jdf.queryExecution()  # noqa: SLF001
+
+
+def fresh_execution(jvm: Any, frame: Any) -> Any:
+    """Return what `Jvm.fresh_execution` returns, of the JVM's DataFrame."""
+    plan = frame.queryExecution().commandExecuted()
+    return sql_class(jvm, "Dataset").ofRows(frame.sparkSession(), plan).queryExecution()
 
 
 def analyzed_plan(df: DataFrame) -> Any:

@@ -10,25 +10,26 @@ classes), and what the methods in `_DEEP` return. Objects of other kinds are in 
 
 import base64
 import json
-import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import lru_cache, partial
-from importlib.resources import files
-from typing import Any, cast
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 
-from durable_shuffle.shuffle.base.user_code import named_text_of
-
-_LOG = logging.getLogger(__name__)
+from durable_shuffle.jobs.in_one_call import Held, compiled_in_driver, in_one_call, runner_of
 
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 PHYSICAL = "org.apache.spark.sql.execution.SparkPlan"
 TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
+EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
+CODEGEN_INPUT = "org.apache.spark.sql.execution.InputRDDCodegen"
+ARRAY_DATA = "org.apache.spark.sql.catalyst.util.ArrayData"
+MAP_DATA = "org.apache.spark.sql.catalyst.util.MapData"
+ROW = "org.apache.spark.sql.catalyst.InternalRow"
 COLUMN_NAMES = "schema.fieldNames"
 
 KINDS = (
@@ -48,6 +49,11 @@ KINDS = (
     "scala.Product",
     LOGICAL,
     PHYSICAL,
+    EXCHANGE,
+    CODEGEN_INPUT,
+    ARRAY_DATA,
+    MAP_DATA,
+    ROW,
 )
 """Classes of which a document says which of its objects belong to them."""
 _EXECUTION = "org.apache.spark.sql.execution."
@@ -63,7 +69,7 @@ _DEEP = (
     (PHYSICAL, "id"),
     (PHYSICAL, "output"),
     (PHYSICAL, "schema"),
-    (_EXECUTION + "exchange.Exchange", "outputPartitioning"),
+    (EXCHANGE, "outputPartitioning"),
     (_EXECUTION + "exchange.ReusedExchangeExec", "outputPartitioning"),
     (_EXECUTION + "UnionExec", "outputPartitioning"),
     (_EXECUTION + "exchange.ShuffleExchangeLike", "shuffleOrigin"),
@@ -72,6 +78,7 @@ _DEEP = (
     (_EXECUTION + "joins.BroadcastNestedLoopJoinExec", "buildSide"),
     ("org.apache.spark.sql.catalyst.optimizer.BuildSide", "toString"),
     (_PARTITIONING, "numPartitions"),
+    (_EXECUTION + "datasources.HadoopFsRelation", "sparkSession"),
     (EXPRESSIONS + "NamedExpression", "name"),
     (EXPRESSIONS + "NamedExpression", "exprId"),
     (EXPRESSIONS + "AttributeReference", "dataType"),
@@ -108,6 +115,8 @@ TREE_ALONE = _asking(_SHALLOW)
 """Asks for the operators of a plan, or the nodes of an expression."""
 LEAVES = _asking(_SHALLOW, f"within {_EXECUTION}datasources.")
 """Asks for the same, and which relations the leaves read."""
+SPLITS = _asking((*_SHALLOW, (EXCHANGE, "outputPartitioning"), (_PARTITIONING, "numPartitions")))
+"""Asks for the operators of a physical plan, and how its exchanges place rows."""
 EVERYTHING = _asking(_DEEP, *_INSIDE)
 OPERATORS = _asking((*_DEEP, (PHYSICAL, "logicalLink")), *_INSIDE, f"closed {LOGICAL}")
 """Asks for a physical plan, all its expressions, and the logical operator that each operator was
@@ -124,8 +133,8 @@ def compile_ahead(root: Any) -> None:
     threading.Thread(target=writer, args=(root,), name=name, daemon=True).start()
 
 
-def writer(root: Any) -> Callable[[Any, str], Any] | None:
-    """Return the JVM's function that writes documents. It is compiled once per JVM.
+def writer(root: Any) -> Any | None:
+    """Return the JVM's object that writes documents. It is compiled once per JVM.
 
     Args:
         root: from `classes_of`.
@@ -138,34 +147,35 @@ def writer(root: Any) -> Callable[[Any, str], Any] | None:
 
 
 @lru_cache(maxsize=4)
-def _compiled(root: Any) -> Callable[[Any, str], Any] | None:
-    try:
-        compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
-        parent = getattr(root, "java.lang.Class").forName(TREE).getClassLoader()
-        compiler.setParentClassLoader(parent)
-        source = files("durable_shuffle.jobs.identity.jvm").joinpath("plan.java")
-        compiler.cook(source.read_text(encoding="utf-8"))
-        made = compiler.getClassLoader().loadClass("PlanDocument").newInstance()
-        return cast("Callable[[Any, str], Any]", made.apply)
-    except Exception as error:  # noqa: BLE001 - a JVM that ends, another Janino, no Janino
-        _LOG.info("plans are read call by call, which is slow: %s", named_text_of(error))
+def _compiled(root: Any) -> Any | None:
+    if runner_of(root) is None:
         return None
+    package = "durable_shuffle.jobs.identity.jvm"
+    return compiled_in_driver(root, package, "plan.java", "PlanDocument")
 
 
-def document(root: Any, obj: Any, asked: str) -> Any:
-    """Return an object of the JVM as one that was seen, with what is below it.
+def document(root: Any, work: Callable[..., Any], *objects: Any, asked: str) -> Any:
+    """Return the object that a function of `in_one_call` returns, and what is below it, as seen.
 
     It is the object itself, to be asked call by call, where the JVM has no `writer`.
 
     Args:
         root: from `classes_of`.
+        work: see `in_one_call`, as for `objects`.
         asked: `EVERYTHING`, `OPERATORS`, `TREE_ALONE` or `LEAVES`.
 
     Raises:
         Py4JError: a method in the document failed for this object.
     """
     write = writer(root)
-    return obj if write is None else Document(write(obj, asked)).at(1)
+    if write is None:
+        found = in_one_call(root, work, *objects)
+        return found.object if isinstance(found, Held) else found
+
+    def written(jvm: Any, writer: Any, *objects: Any) -> Any:
+        return writer.apply(work(jvm, *objects), asked)
+
+    return Document(in_one_call(root, written, write, *objects)).at(1)
 
 
 class ClassSeen:
@@ -190,14 +200,12 @@ class ClassSeen:
 class Document:
     """One document. The objects in it stay in the JVM as long as it is held here."""
 
-    __slots__ = ("_nodes", "_objects", "_seen", "classes")
+    __slots__ = ("_nodes", "_seen", "classes", "objects")
 
     def __init__(self, objects: Any) -> None:
-        self._objects = objects
-        at, _, text = objects.get(0).partition(" ")
-        parts = [text]
-        while (more := objects.get(int(at) + len(parts) - 1)) is not None:
-            parts.append(more)
+        self.objects = objects
+        at, count, text = objects.get(0).split(" ", 2)
+        parts = [text, *(objects.get(int(at) + n) for n in range(int(count)))]
         found = json.loads(zlib.decompress(base64.b64decode("".join(parts))))
         self._nodes = found["nodes"]
         self.classes = [ClassSeen(*of) for of in found["classes"]]
@@ -212,7 +220,7 @@ class Document:
 
     def object(self, number: int) -> Any:
         """Return the object in the JVM."""
-        return self._objects.get(number)
+        return self.objects.get(number)
 
     def value(self, written: Any) -> Any:
         """Return a value as py4j would; of an array of objects, a list."""
@@ -268,6 +276,11 @@ class Seen:
 
     def _argument(self, place: int) -> Any:
         return self._document.value(self._node[2][place])
+
+    @property
+    def seen_place(self) -> tuple[Any, int]:
+        """The list in the JVM that has the object, and its number there."""
+        return self._document.objects, self._number
 
     @property
     def seen_object(self) -> Any:

@@ -8,7 +8,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
 
   /**
    * Returns a list: the document's text, then its objects by number, then the rest of the text. The
-   * first text says where the rest begins.
+   * first text says where the rest begins, and how many texts it is.
    */
   public Object apply(Object root, Object asked) {
     Rules known = (Rules) rules.get(asked);
@@ -164,11 +164,11 @@ public final class PlanDocument implements java.util.function.BiFunction {
       }
       out.append("],\"classes\":[").append(ofClasses).append("]}");
       String text = compressed(out.toString());
-      objects.set(
-          0, objects.size() + " " + text.substring(0, Math.min(text.length(), MOST_CHARACTERS)));
+      int more = Math.max(0, text.length() - 1) / MOST_CHARACTERS;
+      String first = text.substring(0, Math.min(text.length(), MOST_CHARACTERS));
+      objects.set(0, objects.size() + " " + more + " " + first);
       for (int i = MOST_CHARACTERS; i < text.length(); i += MOST_CHARACTERS)
         objects.add(text.substring(i, Math.min(text.length(), i + MOST_CHARACTERS)));
-      objects.add(null);
       return objects;
     }
 

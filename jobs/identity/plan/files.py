@@ -16,13 +16,16 @@ import re
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, items
+from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, items, to_seq
 from durable_shuffle.jobs.identity.plan.conditions import column_ids, over
 from durable_shuffle.jobs.identity.tables.delta import is_delta_index
+from durable_shuffle.jobs.in_one_call import in_one_call, standing_for
 
 FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 # Hadoop's FileStatus.toString; an object store's own class adds its tag after or inside it.
@@ -98,19 +101,28 @@ def file_entries(
     jvm: Jvm, index: Any, filters: Sequence[Any] = (), *, fixed: bool = False
 ) -> list[str]:
     """Return the entries of `ListedFiles`."""
-    none = jvm.to_seq([])
+
+    def printed(filters: Sequence[Any], root: Any, index: Any) -> Any:
+        return _partitions(filters, root, index).mkString("\n")
+
     try:
-        partitions = index.listFiles(jvm.to_seq(filters), none)
+        text = str(in_one_call(jvm.root, partial(printed, filters), index))
     except JVM_ERRORS:  # a filter fails for a partition's value: list all files
-        partitions = index.listFiles(none, none)
-    text = str(partitions.mkString("\n"))
+        filters = ()
+        text = str(in_one_call(jvm.root, partial(printed, filters), index))
     entries = list(_parsed(text))
     whole = len(entries) == text.count(_MTIME) == text.count(_ONE_FILE)
     if not whole or _is_ambiguous(index, _PARTITION.findall(text)):
+        partitions = in_one_call(jvm.root, partial(_partitions, filters), index)
         entries = list(_asked(partitions, index.partitionSchema()))
     return sorted(
         repr(entry if fixed else (*entry, *_of_this_machine(entry[1]))) for entry in entries
     )
+
+
+def _partitions(filters: Sequence[Any], jvm: Any, index: Any) -> Any:
+    conditions = to_seq(jvm, [standing_for(jvm, one) for one in filters])
+    return index.listFiles(conditions, to_seq(jvm, []))
 
 
 def _of_this_machine(path: str) -> tuple[int, ...]:
@@ -130,34 +142,37 @@ def _asked_again(jvm: Jvm, index: Any, paths: Sequence[str]) -> Mapping[str, tup
         conf = index.hadoopConf()  # with the options of the read
     except JVM_ERRORS:
         conf = jvm.context._jsc.hadoopConfiguration()  # noqa: SLF001
-    path_of = getattr(jvm.root, "org.apache.hadoop.fs.Path")
     folders = dict[str, list[str]]()
     for path in paths:
         folders.setdefault(path.rpartition("/")[0], []).append(path)
 
     def folder(item: tuple[str, list[str]]) -> dict[str, tuple[int, int]]:
         found = dict[str, tuple[int, int]]()
-        at, files = path_of(item[0]), item[1]
-        try:
-            storage = at.getFileSystem(conf)
-            if len(files) > _ASKED_ONE_BY_ONE:
-                listed = getattr(jvm.root, "java.util.Arrays").toString(storage.listStatus(at))
-                found |= _facts_of(str(listed))
-        except JVM_ERRORS:  # its files may be asked even so
-            storage = None
+        at, files = item
+        if len(files) > _ASKED_ONE_BY_ONE:
+            with suppress(*JVM_ERRORS):  # its files may be asked even so
+                found |= _facts_of(str(in_one_call(jvm.root, partial(_listing, at), conf)))
         for path in files:
-            try:
-                if path not in found:
-                    one = path_of(path)
-                    status = (storage or one.getFileSystem(conf)).getFileStatus(one)
-                    found[path] = int(status.getLen()), int(status.getModificationTime())
-            except JVM_ERRORS:
-                continue
+            if path not in found:
+                with suppress(*JVM_ERRORS):
+                    found[path] = in_one_call(jvm.root, partial(_length_and_time, path), conf)
         return found
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         each = list(pool.map(folder, folders.items()))
     return {path: facts for of_folder in each for path, facts in of_folder.items()}
+
+
+def _listing(folder: str, jvm: Any, conf: Any) -> Any:
+    at = getattr(jvm, "org.apache.hadoop.fs.Path")(folder)
+    listed = at.getFileSystem(conf).listStatus(at)
+    return getattr(jvm, "scala.runtime.ScalaRunTime").stringOf(listed)
+
+
+def _length_and_time(path: str, jvm: Any, conf: Any) -> tuple[Any, Any]:
+    at = getattr(jvm, "org.apache.hadoop.fs.Path")(path)
+    status = at.getFileSystem(conf).getFileStatus(at)
+    return status.getLen(), status.getModificationTime()
 
 
 def _facts_of(printed: str) -> dict[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
     every,
     every_with_subqueries,
+    fresh_execution,
     items,
     java_session,
     simple_name,
@@ -42,8 +43,12 @@ def fixed_frame(df: DataFrame) -> DataFrame:
     is then unresolved.
     """
     jvm = Jvm(df.sparkSession.sparkContext)
-    plan = jvm.fresh_execution(df).withCachedData()
-    if not any(is_moving(jvm, node) for node in every_with_subqueries(jvm.seen(plan, LEAVES))):
+
+    def current(root: Any, frame: Any) -> Any:
+        return fresh_execution(root, frame).withCachedData()
+
+    plan = jvm.seen_of(current, df._jdf, asked=LEAVES)  # noqa: SLF001
+    if not any(is_moving(jvm, node) for node in every_with_subqueries(plan)):
         return df
     fixing = _Fixing(jvm)
     fixing.conditions.learn(plan)

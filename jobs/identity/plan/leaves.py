@@ -10,7 +10,6 @@ it is all that distinguishes two inputs.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from durable_shuffle.jobs.identity.digests import hex_digest
@@ -19,6 +18,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
     UnknownInternalsError,
     items,
+    module,
     simple_name,
 )
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
@@ -36,9 +36,10 @@ from durable_shuffle.jobs.identity.plan.rdds import (
     is_checkpoint,
     micro_batch,
 )
-from durable_shuffle.jobs.identity.plan.read_options import left_out, named_files
+from durable_shuffle.jobs.identity.plan.read_options import FAULTS, left_out, named_files
 from durable_shuffle.jobs.identity.plan.sources import Sources
 from durable_shuffle.jobs.identity.tables import delta, iceberg
+from durable_shuffle.jobs.in_one_call import in_one_call
 from durable_shuffle.jobs.spark_versions import sql_class_name
 
 _FILE_INDEXES = (
@@ -178,9 +179,15 @@ class PlanLeaves:
         """
         number = self._number(session)
         if number not in self._settings:
-            active = self._jvm.module(sql_class_name("SparkSession")).active()
-            found = [one.conf() for one in (session, active)]
-            self._settings[number] = tuple(cache(conf.get) for conf in found)
+            names = [f"spark.sql.files.{name}" for name in FAULTS]
+
+            def asked(root: Any, session: Any) -> tuple[Any, ...]:
+                active = module(root, sql_class_name("SparkSession")).active()
+                return tuple(one.conf().get(name) for one in (session, active) for name in names)
+
+            found = in_one_call(self._jvm.root, asked, session)
+            each = found[: len(names)], found[len(names) :]
+            self._settings[number] = tuple(dict(zip(names, of, strict=True)).get for of in each)
         for what in (*named_files(options), *left_out(options, self._settings[number])):
             self._walk.give_up(what)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 _FILE_OPTION = re.compile(r"(?i)\w*(?:path|url|file|location)")
 _ROWS_THEMSELVES = frozenset({"path", "paths", "basepath"})
 """Options that say where the rows are. Their files are listed."""
-_FAULTS = ("ignoreMissingFiles", "ignoreCorruptFiles")
+FAULTS = ("ignoreMissingFiles", "ignoreCorruptFiles")
 """Options, and settings below `spark.sql.files`, under which a read may leave files out."""
 
 
@@ -36,7 +36,7 @@ def left_out(
     """
     given = {key.lower(): value for key, value in options.items()}
     found = []
-    for name in _FAULTS:
+    for name in FAULTS:
         setting = f"spark.sql.files.{name}"
         values = (given.get(name.lower()), *(get(setting) for get in settings))
         if any(value is not None and str(value).lower() != "false" for value in values):

@@ -22,8 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.exclusions import names
 from durable_shuffle.jobs.identity.functions.zones import zone_of_process
-from durable_shuffle.jobs.identity.jvm.calls import Jvm, items, query_execution, simple_name
-from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
+from durable_shuffle.jobs.identity.jvm.calls import (
+    Jvm,
+    entries,
+    items,
+    printed,
+    query_execution,
+    simple_name,
+)
+from durable_shuffle.jobs.identity.jvm.document import CODEGEN_INPUT, EXCHANGE, SPLITS
 from durable_shuffle.jobs.identity.plan.harmless import (
     DEPLOYMENT,
     HADOOP,
@@ -31,6 +38,9 @@ from durable_shuffle.jobs.identity.plan.harmless import (
     WITHOUT_FUNCTIONS,
 )
 from durable_shuffle.jobs.identity.tables import iceberg
+from durable_shuffle.jobs.in_one_call import in_one_call
+from durable_shuffle.jobs.java import classes_of
+from durable_shuffle.jobs.spark_versions import scala_iterator
 
 SPLIT_SETTINGS = (
     "spark.sql.files.maxPartitionBytes",
@@ -49,7 +59,6 @@ _EFFECTIVE = (
 )
 _OFF_IN_CLONES = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
 """A setting without effect on rows, which Spark turns off in its clones of sessions that cache."""
-_EXCHANGE = "org.apache.spark.sql.execution.exchange.Exchange"
 _FILE_PARTITION = "org.apache.spark.sql.execution.datasources.FilePartition"
 # wrappers that do not change partitions
 _TRANSPARENT = frozenset({"WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec"})
@@ -81,16 +90,21 @@ class Settings(NamedTuple):
 
 def settings_digest(jvm: Jvm, java_session: Any) -> Settings:
     """Return the digests of the settings that decide results in a JVM session."""
-    conf = java_session.conf()
-    defaults, context = _sql_defaults(jvm), jvm.context
-    changed = {k: v for k, v in jvm.entries(conf.getAll()).items() if defaults.get(k) != v}
-    hadoop = cast("Any", context)._jsc.sc().hadoopConfiguration()  # noqa: SLF001
-    found = jvm.java_entries(hadoop.iterator(), _hadoop_defaults(jvm))
-    changed |= {f"{_COPIED}{key}": value for key, value in found.items()}
-    version = str(java_session.version())
-    return _digest(
-        changed, lambda key: str(conf.get(key)), version, place_of(jvm), zone_of_process()
-    )
+    defaults, of_hadoop = _sql_defaults(jvm), _hadoop_defaults(jvm)
+
+    def asked(root: Any, session: Any, context: Any, known: Any) -> tuple[Any, ...]:
+        conf, hadoop = session.conf(), context.hadoopConfiguration()
+        changed = scala_iterator(root, hadoop.iterator()).toSet().diff(known)
+        texts = printed(conf.getAll()), printed(changed)
+        return (session.version(), *texts, *map(conf.get, _EFFECTIVE))
+
+    context = cast("Any", jvm.context)._jsc.sc()  # noqa: SLF001
+    found = in_one_call(jvm.root, asked, java_session, context, of_hadoop)
+    version, sql, hadoop, *values = found
+    changed = {k: v for k, v in entries(sql, " -> ").items() if defaults.get(k) != v}
+    changed |= {f"{_COPIED}{key}": value for key, value in entries(hadoop, "=").items()}
+    effective = dict(zip(_EFFECTIVE, values, strict=True))
+    return _digest(changed, effective.__getitem__, version, place_of(jvm), zone_of_process())
 
 
 def cached_settings(jvm: Jvm, builder: Any) -> Settings | None:
@@ -182,7 +196,7 @@ def _hadoop_defaults(jvm: Jvm) -> Any:
         plain = getattr(jvm.root, _CONFIGURATION)(False)  # noqa: FBT003
         for of in ("core", "mapred", "yarn", "hdfs", "hdfs-rbf"):
             plain.addResource(f"{of}-default.xml")
-        _HADOOP_DEFAULTS[jvm.context] = jvm.set_of(plain.iterator())
+        _HADOOP_DEFAULTS[jvm.context] = scala_iterator(jvm.root, plain.iterator()).toSet()
     return _HADOOP_DEFAULTS[jvm.context]
 
 
@@ -206,7 +220,7 @@ def plan_splits(jvm: Jvm, plan: Any, more: Sequence[str] = ()) -> str:
         more: further texts that decide which rows a producer reads.
     """
     parts = list(more)
-    _collect(jvm, jvm.seen(plan, TREE_ALONE), parts)
+    _collect(jvm, jvm.seen(plan, SPLITS), parts)
     return hex_digest(parts)
 
 
@@ -216,10 +230,16 @@ def split_settings(spark: SparkSession) -> dict[str, str]:
     A setting that defaults to the number of cores gets its current value. A setting that means "no
     limit" when unset is left out; to plan in the same way, leave it unset.
     """
-    cores = str(cast("Any", spark).sparkContext.defaultParallelism)
-    values = {key: spark.conf.get(key) for key in SPLIT_SETTINGS}
+
+    def asked(_: Any, session: Any) -> tuple[Any, ...]:
+        conf = session.conf()
+        return session.sparkContext().defaultParallelism(), *map(conf.get, SPLIT_SETTINGS)
+
+    java_session = cast("Any", spark)._jsparkSession  # noqa: SLF001
+    cores, *found = in_one_call(classes_of(spark), asked, java_session)
+    values = dict(zip(SPLIT_SETTINGS, found, strict=True))
     settings = {key: value for key, value in values.items() if value not in (None, "<undefined>")}
-    leaf = settings.setdefault("spark.sql.leafNodeDefaultParallelism", cores)
+    leaf = settings.setdefault("spark.sql.leafNodeDefaultParallelism", str(cores))
     settings.setdefault("spark.sql.files.minPartitionNum", leaf)
     return {key: str(value) for key, value in settings.items()}
 
@@ -231,7 +251,7 @@ def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:
         parts.append(f"{name} {len(children)}")
     if not children:
         parts += _leaf(jvm, node, name)
-    elif jvm.is_a(node, _EXCHANGE):
+    elif jvm.is_a(node, EXCHANGE):
         partitioning = node.outputPartitioning()
         kind = simple_name(jvm.class_name(partitioning))
         parts.append(f"{kind} {partitioning.numPartitions()}")
@@ -244,15 +264,11 @@ def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:
 
 def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
     if name == "FileSourceScanExec":
-        node.prepare()
-        node.waitForSubqueries()
-        return _files(jvm, node.inputRDD().filePartitions())
+        return _files(jvm, node, lambda scan: scan.inputRDD().filePartitions())
     if name == "BatchScanExec":
-        node.prepare()
-        node.waitForSubqueries()
-        partitions = node.inputPartitions()
+        partitions = _ready(jvm, node, lambda one: one.inputPartitions())
         if partitions.size() and jvm.class_name(partitions.apply(0)) == _FILE_PARTITION:
-            return _files(jvm, partitions)
+            return _files(jvm, node, lambda scan: scan.inputPartitions())
         if partitions.size() and jvm.class_name(partitions.apply(0)) == iceberg.PARTITION:
             return [iceberg.split_text(jvm, partition) for partition in items(partitions)]
         return [str(partitions.size())]
@@ -261,9 +277,13 @@ def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
         _collect(jvm, cached_operators(jvm, node), parts)
         return parts
     if name == "RangeExec":
-        bounds = (node.start(), node.end(), node.step())
-        return [*map(str, bounds), str(node.outputPartitioning().numPartitions())]
-    if jvm.is_a(node, "org.apache.spark.sql.execution.InputRDDCodegen"):
+
+        def bounds(_: Any, node: Any) -> tuple[Any, ...]:
+            of_rows = node.start(), node.end(), node.step()
+            return *of_rows, node.outputPartitioning().numPartitions()
+
+        return list(map(str, in_one_call(jvm.root, bounds, node)))
+    if jvm.is_a(node, CODEGEN_INPUT):
         return [str(rdd.getNumPartitions()) for rdd in items(node.inputRDDs())]
     return [str(node.outputPartitioning().numPartitions())]
 
@@ -275,10 +295,26 @@ def cached_operators(jvm: Jvm, scan: Any) -> Any:
     return plan.initialPlan() if adaptive else plan
 
 
-def _files(jvm: Jvm, partitions: Any) -> list[str]:
+def _files(jvm: Jvm, scan: Any, partitions: Callable[[Any], Any]) -> list[str]:
     """Return the number of partitions, then for each one its pieces as Spark prints them.
 
     A piece has path, first byte, end (exclusive) and partition values.
     """
-    texts = [jvm.text(partition.files()) for partition in items(partitions)]
-    return [str(len(texts)), *texts]
+    count = int(_ready(jvm, scan, lambda one: partitions(one).size()))
+
+    def texts(root: Any, scan: Any) -> tuple[Any, ...]:
+        text, found = getattr(root, "scala.runtime.ScalaRunTime").stringOf, partitions(scan)
+        return tuple(text(found.apply(n).files()) for n in range(count))
+
+    return [str(count), *(in_one_call(jvm.root, texts, scan) if count else ())]
+
+
+def _ready(jvm: Jvm, scan: Any, said: Callable[[Any], Any]) -> Any:
+    """Return what a function says of a scan whose subqueries have run."""
+
+    def ready(_: Any, scan: Any) -> Any:
+        scan.prepare()
+        scan.waitForSubqueries()
+        return said(scan)
+
+    return in_one_call(jvm.root, ready, scan)

@@ -3,15 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, items
-from durable_shuffle.jobs.identity.jvm.document import is_object
+from durable_shuffle.jobs.identity.jvm.document import ARRAY_DATA, MAP_DATA, ROW, is_object
 
 if TYPE_CHECKING:
     from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 
 _UNSAFE = "org.apache.spark.sql.catalyst.expressions.Unsafe"
-_ARRAY = "org.apache.spark.sql.catalyst.util.ArrayData"
-_MAP = "org.apache.spark.sql.catalyst.util.MapData"
-_ROW = "org.apache.spark.sql.catalyst.InternalRow"
 _FIELDS = {
     "org.apache.spark.ml.linalg.DenseMatrix": ("numRows", "numCols", "values", "isTransposed"),
     "org.apache.spark.sql.catalyst.expressions.GenericInternalRow": ("values",),
@@ -33,15 +30,15 @@ def _typed(walk: "CatalystWalk", value: Any, data_type: Any) -> None:
     """Append the tokens of a value of a known type."""
     if not is_object(value):
         walk.visit(value)
-    elif walk.jvm.is_a(value, _ARRAY):
+    elif walk.jvm.is_a(value, ARRAY_DATA):
         element_type = data_type.elementType()
         _elements(walk, value.toObjectArray(element_type), element_type)
-    elif walk.jvm.is_a(value, _MAP):
+    elif walk.jvm.is_a(value, MAP_DATA):
         keys, values = value.keyArray(), value.valueArray()
         _elements(walk, keys.toObjectArray(data_type.keyType()), data_type.keyType())
         value_type = data_type.valueType()
         _elements(walk, values.toObjectArray(value_type), value_type)
-    elif walk.jvm.is_a(value, _ROW):
+    elif walk.jvm.is_a(value, ROW):
         types = [field.dataType() for field in data_type.fields()]
         walk.tokens.append(f"row {len(types)}")
         for element, its_type in zip(items(value.toSeq(data_type)), types, strict=True):

@@ -21,7 +21,7 @@ from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 def failing(request: pytest.FixtureRequest) -> Any:
     """A method of the JVM that raises one of the errors that calls raise."""
 
-    def fail(*_: object) -> Any:
+    def fail(*_: object, **__: object) -> Any:
         raise request.param("no such method")
 
     return fail
@@ -64,7 +64,7 @@ def test_without_a_compiler_objects_are_asked_alone(
     """A Spark without Janino, or with other classes than the Java text names."""
     monkeypatch.setattr(jvm_module, "document", failing)
     jvm = object.__new__(Jvm)
-    jvm.root = SimpleNamespace()
+    jvm.root = object()  # has no compiler
     plan = SimpleNamespace()
     assert jvm.seen(plan) is plan
 

@@ -1,0 +1,242 @@
+"""Several calls into the driver's JVM in one round trip.
+
+A call over py4j costs 0.05 to 0.2 ms, whatever it does. `in_one_call` hands a function a recorder
+in place of the JVM. What it calls on the recorder is written down, and what such a call returns
+stands for a value that is not there yet. Then all calls are made inside the JVM, where py4j's own
+code chooses the methods. (The technique is promise pipelining: Liskov and Shrira, 1988.)
+"""
+
+import base64
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from importlib.resources import files
+from typing import Any
+
+from py4j.java_collections import JavaArray
+from py4j.java_gateway import JavaObject
+
+from durable_shuffle.shuffle.base.user_code import named_text_of
+
+_LOG = logging.getLogger(__name__)
+_MOST_OBJECTS = 12
+_TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
+_ARRAY = "java.lang.reflect.Array"
+_compiling = threading.Lock()
+
+
+class Held:
+    """An object in a list in the JVM. It is fetched when it is asked for."""
+
+    __slots__ = ("seen_place",)
+
+    def __init__(self, found: Any, number: int) -> None:
+        self.seen_place = found, number
+
+    @property
+    def object(self) -> Any:
+        """The object, as py4j's."""
+        found, number = self.seen_place
+        return found.get(number)
+
+
+def in_one_call(root: Any, work: Callable[..., Any], *objects: Any, fetch: bool = True) -> Any:
+    """Return what a function returns whose calls are made in the JVM in one round trip.
+
+    Args:
+        root: from `classes_of`.
+        work: takes what stands for `root`, then for each object. It calls methods, constructors
+            and static methods as with py4j, with texts, numbers, bytes, objects and earlier
+            results as arguments, and returns a result or a tuple of them. It must not look at a
+            result: there is none yet. It may be called with the JVM itself, where nothing compiles.
+        objects: of the JVM, or of a document.
+        fetch: return the objects of a tuple themselves, with a call for each, and not as `Held`.
+
+    Returns:
+        The result, or a tuple of the results, as py4j returns them; of an array of texts, a list.
+
+    Raises:
+        Py4JError: a call failed; those behind it were not made.
+    """
+    runner = runner_of(root)
+    if runner is None:
+        return _plainly(work(root, *objects))
+    calls = _Calls(root)
+    wanted = work(_Names(calls, "", root), *map(calls.later, objects))
+    each = wanted if isinstance(wanted, tuple) else (wanted,)
+    numbers = list(map(calls.written, each))
+    steps = [*calls.steps, numbers]
+    padding = [None] * (_MOST_OBJECTS - len(calls.objects))
+    found = runner.run(json.dumps(steps, allow_nan=False), *calls.objects, *padding)
+    if isinstance(found, str):
+        values = json.loads(found)
+    elif len(each) == 1:
+        values = [found]
+    else:
+        written = json.loads(found.get(0))
+        of = found.get if fetch else partial(Held, found)
+        values = [of(one["at"]) if isinstance(one, dict) else one for one in written]
+    return tuple(values) if isinstance(wanted, tuple) else values[0]
+
+
+def now(root: Any) -> Any:
+    """Return the JVM's names themselves, for what must be known while calls are recorded."""
+    return root._root if isinstance(root, _Names) else root  # noqa: SLF001
+
+
+def standing_for(root: Any, value: Any) -> Any:
+    """Return what stands for an object in the function of `in_one_call` that takes `root`."""
+    if isinstance(root, _Names):
+        return value if isinstance(value, _Later) else root._calls.later(value)  # noqa: SLF001
+    return value.object if isinstance(value, Held) else value
+
+
+def java_list(root: Any, values: Iterable[Any]) -> Any:
+    """Return a java.util.List of numbers or texts. py4j's own takes a call for each."""
+
+    def made(jvm: Any) -> Any:
+        found = getattr(jvm, "java.util.ArrayList")()
+        for value in values:
+            found.add(value)
+        return found
+
+    return in_one_call(root, made)
+
+
+def text_of(value: Any) -> Any:
+    """Return a number's text; for a function of `in_one_call`."""
+    return value.toString() if isinstance(value, _Later) else str(value)
+
+
+def or_none(option: Any) -> Any:
+    """Return what a Scala Option has, None if it has nothing; for a function of `in_one_call`."""
+    if isinstance(option, _Later):
+        return option._calls.step("option", option, "")  # noqa: SLF001
+    return option.get() if option.isDefined() else None
+
+
+@lru_cache(maxsize=4)
+def _compiled(root: Any) -> Any | None:
+    return compiled_in_driver(root, "durable_shuffle.jobs", "in_one_call.java", "ListOfCalls")
+
+
+def runner_of(root: Any) -> Any | None:
+    """Return what makes a list of calls, None without a compiler. It is compiled once per JVM."""
+    with _compiling:
+        return _compiled(root)
+
+
+def compiled_in_driver(root: Any, package: str, file: str, name: str) -> Any | None:
+    """Return a new object of a class that is compiled in the driver's JVM.
+
+    Args:
+        root: from `classes_of`.
+        package: has the file with the class's Java text.
+        name: of the class.
+
+    Returns:
+        None if this JVM has no compiler, or the text does not compile there.
+    """
+    try:
+        compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
+        parent = getattr(root, "java.lang.Class").forName(_TREE).getClassLoader()
+        compiler.setParentClassLoader(parent)
+        compiler.cook(files(package).joinpath(file).read_text(encoding="utf-8"))
+        return compiler.getClassLoader().loadClass(name).newInstance()
+    except Exception as error:  # noqa: BLE001 - a JVM that ends, another Janino, no Janino
+        _LOG.info("the JVM is asked call by call, which is slow: %s", named_text_of(error))
+        return None
+
+
+def _plainly(result: Any) -> Any:
+    """Return a result of calls that were made one by one as `in_one_call` returns it."""
+    if isinstance(result, tuple):
+        return tuple(map(_plainly, result))
+    is_texts = isinstance(result, JavaArray) and all(isinstance(one, str) for one in result)
+    return list(result) if is_texts else result
+
+
+class _Calls:
+    """Calls that were recorded. Each is a list: its kind, what it is made on, a name, arguments.
+
+    A value in it is itself, or a list with the number of a call or, below 0, of an object.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self.steps: list[list[Any]] = []
+        self.objects: list[Any] = []
+        self._root = root
+        self._more = 0
+        self._of_lists: dict[tuple[int, int], _Later] = {}
+
+    def step(self, kind: str, on: Any, name: str, *arguments: Any) -> "_Later":
+        self.steps.append([kind, self.written(on), name, *map(self.written, arguments)])
+        return _Later(self, len(self.steps) - 1)
+
+    def later(self, value: Any) -> "_Later":
+        """Return what stands for an object: of the JVM, of a document, or `Held`."""
+        if isinstance(value, JavaObject):
+            for number, known in enumerate(self.objects):
+                if known is value:
+                    return _Later(self, -1 - number)
+            if len(self.objects) < _MOST_OBJECTS - 1:
+                self.objects.append(value)
+                return _Later(self, -len(self.objects))
+            if not self._more:
+                self.objects.append(getattr(self._root, "java.util.ArrayList")())
+            self.objects[-1].add(value)
+            self._more += 1
+            return _Later(self, -_MOST_OBJECTS).get(self._more - 1)
+        held, number = value.seen_place
+        place = id(held), number
+        if place not in self._of_lists:
+            self._of_lists[place] = self.later(held).get(number)
+        return self._of_lists[place]
+
+    def written(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, bytes | bytearray):
+            return {"bytes": base64.b64encode(value).decode()}
+        if not isinstance(value, _Later):
+            return self.written(self.later(value))
+        if value._calls is not self:  # noqa: SLF001
+            raise ValueError("a result of other calls, which is not there yet")
+        return [value._number]  # noqa: SLF001
+
+
+class _Later:
+    """What a call will return. Arrays have elements."""
+
+    def __init__(self, calls: _Calls, number: int) -> None:
+        self._calls, self._number = calls, number
+
+    def __getattr__(self, name: str) -> Callable[..., "_Later"]:
+        return partial(self._calls.step, "call", self, name)
+
+    def __getitem__(self, at: int) -> "_Later":
+        return self._calls.step("static", _ARRAY, "get", self, at)
+
+    def __setitem__(self, at: int, value: Any) -> None:
+        self._calls.step("static", _ARRAY, "set", self, at, value)
+
+
+class _Names:
+    """A package, a class, or a method of a class."""
+
+    def __init__(self, calls: _Calls, name: str, root: Any) -> None:
+        self._calls, self._name, self._root = calls, name, root
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "MODULE$":
+            return self._calls.step("field", self._name, name)
+        return _Names(self._calls, f"{self._name}.{name}".removeprefix("."), self._root)
+
+    def __call__(self, *arguments: Any) -> _Later:
+        owner, _, name = self._name.rpartition(".")
+        is_method = owner.rpartition(".")[2][:1].isupper()  # of a class; packages are in lower case
+        if is_method:
+            return self._calls.step("static", owner, name, *arguments)
+        return self._calls.step("new", self._name, "", *arguments)

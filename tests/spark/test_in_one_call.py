@@ -1,0 +1,139 @@
+"""Calls that are made in one give what they give one by one, and fail as they fail."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from durable_shuffle.jobs import in_one_call as module
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, to_seq
+from durable_shuffle.jobs.in_one_call import (
+    Held,
+    in_one_call,
+    java_list,
+    or_none,
+    standing_for,
+    text_of,
+)
+from durable_shuffle.jobs.java import classes_of
+
+pytestmark = pytest.mark.spark
+
+
+def objects(jvm: Any) -> Any:
+    """An array of values of each kind, as text."""
+    array = getattr(jvm, "java.lang.reflect.Array")
+    made = array.newInstance(getattr(jvm, "java.lang.Class").forName("java.lang.Object"), 6)
+    for i, value in enumerate((None, True, -1, 2**40, 0.5, 'é"\\\n\u2028')):
+        made[i] = value
+    return getattr(jvm, "java.util.Arrays").toString(made), made[3]
+
+
+WORK: dict[str, Callable[..., Any]] = {
+    "values": objects,
+    "bytes": lambda jvm: getattr(jvm, "java.lang.String")(b"abc\x7f", "UTF-8"),
+    "a list": lambda jvm: to_seq(jvm, [1, "two", None]).mkString("|"),
+    "a number": lambda jvm: getattr(jvm, "java.lang.Long").parseLong("9007199254740993"),
+    "a float": lambda jvm: getattr(jvm, "java.lang.Double").parseDouble("0.1"),
+    "nothing": lambda jvm: or_none(getattr(jvm, "scala.Option").empty()),
+    "something": lambda jvm: or_none(getattr(jvm, "scala.Option").apply("it")),
+    "a big number": lambda jvm: text_of(getattr(jvm, "scala.math.BigInt").apply("1" * 30)),
+    "a static value": lambda jvm: to_seq(jvm, []).size(),
+}
+
+
+@pytest.fixture(params=["one call", "call by call"])
+def root(
+    request: pytest.FixtureRequest, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """The JVM; in the second form it has no compiler."""
+    if request.param == "call by call":
+        monkeypatch.setattr(module, "runner_of", lambda _: None)
+    return classes_of(spark)
+
+
+def test_values_are_those_of_single_calls(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each kind, from a whole function."""
+    jvm = classes_of(spark)
+    assert module.runner_of(jvm) is not None
+    together = {name: in_one_call(jvm, work) for name, work in WORK.items()}
+    monkeypatch.setattr(module, "runner_of", lambda _: None)
+    alone = {name: in_one_call(jvm, work) for name, work in WORK.items()}
+    assert together == alone
+    assert together["a number"] == 9007199254740993
+
+
+def test_objects_are_the_same_objects(root: Any, spark: SparkSession) -> None:
+    """Those that are passed, that are returned, and that are held in a list."""
+    made = getattr(root, "java.util.ArrayList")()
+
+    def work(_: Any, given: Any) -> tuple[Any, ...]:
+        given.add("x")
+        return given, given.size(), "plain", given.iterator()
+
+    same, size, plain, iterator = in_one_call(root, work, made)
+    assert (same, size, plain) == (made, 1, "plain")
+    assert isinstance(iterator, JavaObject)
+    *held, _ = in_one_call(root, work, made, fetch=False)
+    one = held[0]
+
+    def again(jvm: Any) -> Any:
+        return standing_for(jvm, one).size()
+
+    assert in_one_call(root, again) == 2
+    assert (one.object if isinstance(one, Held) else one) == made
+
+
+def test_many_objects_in_one_call(root: Any, spark: SparkSession) -> None:
+    """More than the JVM's method has arguments."""
+    given = [java_list(root, [n]) for n in range(40)]
+
+    def work(jvm: Any, *lists: Any) -> Any:
+        return tuple(one.get(0) for one in lists)
+
+    assert in_one_call(root, work, *given) == tuple(range(40))
+
+
+def test_errors_are_those_of_single_calls(root: Any, spark: SparkSession) -> None:
+    """PySpark's own kinds, and py4j's for what no class has; calls behind them are not made."""
+    made, session = getattr(root, "java.util.ArrayList")(), spark._jsparkSession
+
+    def fails(jvm: Any, session: Any) -> None:
+        session.sql("SELECT no_such_column")
+        standing_for(jvm, made).add("never")
+
+    with pytest.raises(AnalysisException, match="no_such_column"):
+        in_one_call(root, fails, session)
+    assert made.size() == 0
+    with pytest.raises(Py4JError):
+        in_one_call(root, lambda _, one: one.noSuchMethod(), session)
+    with pytest.raises(Exception, match="no_such_setting"):
+        in_one_call(root, lambda _, one: one.conf().get("no_such_setting"), session)
+
+
+def test_a_result_of_other_calls_is_no_value(spark: SparkSession) -> None:
+    """It is not there yet."""
+    jvm, kept = classes_of(spark), []
+
+    def keeps(_: Any, one: Any) -> Any:
+        kept.append(one.iterator())
+        return one.size()
+
+    assert in_one_call(jvm, keeps, getattr(jvm, "java.util.ArrayList")()) == 0
+    with pytest.raises(ValueError, match="other calls"):
+        in_one_call(jvm, lambda j: to_seq(j, kept))
+
+
+def test_a_document_of_what_a_call_returns(root: Any, spark: SparkSession) -> None:
+    """It is read with the calls that lead to it, or by itself where they fail."""
+    jvm = Jvm(spark.sparkContext)
+    frame: Any = spark.range(3).where("id > 1")
+    plan = jvm.seen_of(lambda _, one: one.queryExecution().analyzed(), frame._jdf)
+    assert jvm.class_name(plan).endswith(".Filter")
+    assert jvm.class_name(plan.child()).endswith(".Range")

@@ -64,9 +64,11 @@ docs: setup
 	$(PY) scripts/cli_page.py
 	.venv/bin/zensical build --strict --clean
 
-# wheel and source archive, in dist/
+# wheel and source archive, in dist/; installs each with each extra and runs README's program. ARGS may name extras
 dist: setup
+	rm -rf dist
 	$(PY) -m build --no-isolation --outdir dist .
+	$(PY) scripts/installed.py dist $(ARGS)
 
 # writes docs/internals/requirements.md from the marks on the tests
 requirements: setup

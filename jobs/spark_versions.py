@@ -6,8 +6,7 @@ for all versions: they name no class that one of them lacks.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from pyspark import inheritable_thread_target
@@ -37,6 +36,8 @@ except ImportError:  # PySpark 3.5
 
     _CLASSES = "org.apache.spark.sql."
 
+_OF_CONTEXT = ("_sc", "_jsc", "_jvm", "_profiler_collector")
+"""Attributes of PySpark's sessions that are the same for all sessions of a context."""
 __all__ = ["ClassicFrame", "Partitioner", "PipelinedRDD", "broadcasts", "portable_hash"]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -106,11 +107,9 @@ def session_over(spark: SparkSession, java_session: Any) -> SparkSession:
     Args:
         spark: any session of the same context.
     """
-    made = copy(spark)
-    for name in vars(spark):
-        if isinstance(getattr(type(spark), name, None), cached_property):
-            del made.__dict__[name]
-    made._jsparkSession = java_session  # noqa: SLF001
+    made = object.__new__(type(spark))
+    made.__dict__ = {name: vars(spark)[name] for name in _OF_CONTEXT if name in vars(spark)}
+    made._jsparkSession = java_session
     return made
 
 

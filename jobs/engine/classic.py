@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.deploy.preflight import task_tries
-from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine import catalyst, rdd_frames
 from durable_shuffle.jobs.engine.arrow_schema import (
     narrow_arrow_schema,
     narrow_schema,
@@ -54,7 +54,7 @@ from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, planning, query_execution
 from durable_shuffle.jobs.identity.plan.fixed import fixed_frame
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_plan
-from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, Queries
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
 from durable_shuffle.jobs.in_one_call import in_one_call, java_list, or_none
@@ -76,6 +76,7 @@ _INCOMPATIBLE = re.compile(
 _COALESCE_PARTITIONS = "spark.sql.adaptive.coalescePartitions.enabled"
 _KNOWN: WeakKeyDictionary[SparkContext, dict[tuple[str, str], KnownRdds]]
 _KNOWN = WeakKeyDictionary()
+_QUERIES: WeakKeyDictionary[SparkContext, Queries] = WeakKeyDictionary()
 _LOG = logging.getLogger(__name__)
 _HEARD_MS = 10_000
 """How long Spark may take to hear of its own last stage."""
@@ -100,7 +101,8 @@ class ClassicEngine(Engine):
         super().__init__(spark)
         self.route = Route(spark, rows_in)
         of_jobs = _KNOWN.setdefault(spark.sparkContext, {}) if job else {}
-        self.known: KnownRdds = of_jobs.setdefault(job or ("", ""), KnownRdds())
+        queries = _QUERIES.setdefault(spark.sparkContext, {})
+        self.known: KnownRdds = of_jobs.setdefault(job or ("", ""), KnownRdds(queries))
         """An application's drivers of one job share it, because a frame may be older than the
         driver that it is given to."""
         configured = spark.conf.get("spark.task.maxFailures", None)
@@ -158,7 +160,7 @@ class ClassicEngine(Engine):
         shaped = catalyst.on_session(shaped, session)
         with self.cutting_files_by(conf):
             return Planned(
-                shaped if kinds is not None else catalyst.counted_to_the_end(shaped),
+                shaped if kinds is not None else rdd_frames.counted_to_the_end(shaped),
                 catalyst.partition_count(shaped),
                 identify_splits(shaped),
                 catalyst.native_exchanges(shaped),
@@ -251,7 +253,7 @@ class ClassicEngine(Engine):
     def _read(self, df: DataFrame, schema: StructType, back: ReadBack) -> DataFrame:
         session = catalyst.planning_session(self._spark, {})
         rdd = self.stored_rdd(session, back.stored, schema)
-        frame = catalyst.with_durable_rows(
+        frame = rdd_frames.with_durable_rows(
             cast("ClassicFrame", df),
             rdd,
             hashed_by=back.hashed_by,

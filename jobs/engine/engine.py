@@ -220,7 +220,7 @@ def with_partition_ids(
     These are c0, c1, …; with `cols` Spark's partition id modulo `n`; and `number` as ROW_COLUMN.
 
     Args:
-        number: the row numbers, or zeros for `catalyst.counted_to_the_end`; None if the JVM
+        number: the row numbers, or zeros for `rdd_frames.counted_to_the_end`; None if the JVM
             encodes the rows, because then nothing has to be counted.
     """
     names = [f"c{i}" for i in range(len(df.columns))]

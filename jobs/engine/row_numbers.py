@@ -30,7 +30,7 @@ class CountedRows:
     """The batches of one partition without their last column, the row numbers. Iterate once.
 
     Args:
-        ends: whether an end row follows the last row (`catalyst.counted_to_the_end`).
+        ends: whether an end row follows the last row (`rdd_frames.counted_to_the_end`).
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch], partition: int, *, ends: bool) -> None:

@@ -1,13 +1,16 @@
 """Which stage each cut of a query is. Of equal cuts one is walked, and each only once."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.jvm.calls import Jvm, java_session
+from durable_shuffle.jobs.identity.jvm.calls import Jvm, analyzed_plan, java_session
 from durable_shuffle.jobs.identity.jvm.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, walked, with_cached
 from durable_shuffle.jobs.identity.plan.leaves import QueryRows
@@ -133,17 +136,33 @@ class CutIdentities:
             self._whole_digest = _digest_of(self._engine.identify(self._planned))
         return self._whole_digest
 
-    def rows(self, cuts: Iterable[Cut]) -> QueryRows | None:
-        """Return the identity of the query's rows, made of the stages of these cuts.
+    def rows(self, cuts: Iterable[Cut]) -> Callable[[], QueryRows | None]:
+        """Return what identifies the query's rows, made of the stages of these cuts.
 
-        None if the plan cannot be recognised in another run, or has Python functions: what these
-        open is told of under the identity of the stage that they run for.
+        It may be kept for long: it holds the analyzed plan alone, since a physical plan holds the
+        rows of its broadcasts.
         """
-        whole = self._engine.identify(self._planned)
-        if whole.unresolved or whole.code or self._version is not None:
-            return None
-        reads = sorted({*whole.reads, *map(self.fingerprint, cuts)})
-        return QueryRows(_digest_of(whole), tuple(reads), whole.inputs)
+        session, plan = self._planned.sparkSession, analyzed_plan(self._planned)
+        reads = frozenset(map(self.fingerprint, cuts))
+        return partial(_rows, self._engine, session, plan, reads, self._version)
+
+
+def _rows(
+    engine: ClassicEngine,
+    session: SparkSession,
+    plan: Any,
+    reads: Collection[str],
+    version: str | None,
+) -> QueryRows | None:
+    """Return the identity of the rows of a query that was planned by a session.
+
+    None if the plan cannot be recognised in another run, or has Python functions: what these open
+    is told of under the identity of the stage that they run for.
+    """
+    whole = engine.identify(catalyst.of_rows(session, plan))
+    if whole.unresolved or whole.code or version is not None:
+        return None
+    return QueryRows(_digest_of(whole), tuple(sorted({*whole.reads, *reads})), whole.inputs)
 
 
 def _digest_of(whole: PlanIdentity) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine import rdd_frames
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, conf_values, items, module, to_seq
 from durable_shuffle.jobs.identity.jvm.document import OPERATORS, TREE_ALONE
 from durable_shuffle.jobs.in_one_call import Held, in_one_call, standing_for, text_of
@@ -96,7 +96,7 @@ class LogicalPlan:
         def made(jvm: Any, context: Any, session: Any) -> tuple[Any, ...]:
             old, rdd = standing_for(jvm, replaced), context.emptyRDD().rdd()
             output = standing_for(jvm, above).output()
-            leaf = catalyst.logical_rdd(jvm, session, output, rdd, partitioning, old.stats())
+            leaf = rdd_frames.logical_rdd(jvm, session, output, rdd, partitioning, old.stats())
             if not whole:
                 scan = stored_scan(jvm, cut.node, rdd, partitioning)
                 leaf = _query_stage(jvm, leaf, _above(jvm, chain[:-1], scan))
@@ -125,7 +125,7 @@ class LogicalPlan:
                 )
                 del self._leaves[cut.number]
             return
-        size = catalyst.statistics(
+        size = rdd_frames.statistics(
             self._session, data_bytes=max(1, data_bytes), rows=rows, measured=True
         )
 
@@ -133,7 +133,7 @@ class LogicalPlan:
             old, rdd = standing_for(jvm, leaf), context.emptyRDD().rdd()
             stage = old if cut.number in self._whole else old.logicalPlan()
             given = stage.output(), rdd, stage.outputPartitioning(), size
-            sized = catalyst.logical_rdd(jvm, session, *given)
+            sized = rdd_frames.logical_rdd(jvm, session, *given)
             if cut.number not in self._whole:
                 sized = _query_stage(jvm, sized, old.physicalPlan())
             return sized, rdd.id(), _hash_of(jvm, sized)

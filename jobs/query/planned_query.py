@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine import catalyst, rdd_frames
 from durable_shuffle.jobs.engine.arrow_schema import narrow_schema
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.engine.engine import Planned
@@ -305,7 +305,7 @@ class PlannedQuery:
             frame, rdd, _ = rows_of(self.spark, plan)
         cuts = tuple({cut.number: cut for cut in piece.sites.values()}.values())
         if not any(isinstance(below[cut.number], NativeStage) for cut in cuts):
-            self.engine.known.add_query(rdd, lambda: self._identities.rows(cuts))
+            self.engine.known.add_query(rdd, self._identities.rows(cuts))
         return frame
 
     def plan(
@@ -341,7 +341,7 @@ class PlannedQuery:
             if kinds is None:
                 shaped = with_ids(rows, expression)
                 shaped = catalyst.narrow_decimals(catalyst.with_unique_fields(shaped))
-                shaped = catalyst.counted_to_the_end(shaped)
+                shaped = rdd_frames.counted_to_the_end(shaped)
         left = [one for one in cut.piece.cuts if isinstance(below[one.number], NativeStage)]
         native = cut.piece.native_shuffles + len(left)
         left_to_spark = _sites(cut, {one.number for one in left})

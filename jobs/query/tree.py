@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine import catalyst, rdd_frames
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
 from durable_shuffle.jobs.engine.tasks import ID_COLUMN
 from durable_shuffle.jobs.identity.jvm.calls import (
@@ -226,11 +226,11 @@ def rows_of(session: SparkSession, plan: Any) -> tuple[DataFrame, int, int]:
 
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
     """
-    order = catalyst.kept_order(session, plan)
+    order = rdd_frames.kept_order(session, plan)
 
     def made(jvm: Any, java_session: Any, plan: Any) -> tuple[Any, ...]:
         rdd = plan.execute()
-        frame = catalyst.frame_of_rdd(jvm, java_session, plan.output(), rdd, order)
+        frame = rdd_frames.frame_of_rdd(jvm, java_session, plan.output(), rdd, order)
         return frame, rdd.id(), rdd.getNumPartitions()
 
     java_session = session._jsparkSession  # noqa: SLF001
@@ -242,7 +242,7 @@ def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:
     """Return the rows with the columns that map tasks in Python take.
 
     These are c0, c1, … by position (the plan's names may repeat), then the partition id if there
-    is one, then zeros for `catalyst.counted_to_the_end`.
+    is one, then zeros for `rdd_frames.counted_to_the_end`.
 
     Args:
         partition_id: a Catalyst expression over the columns of `rows`.

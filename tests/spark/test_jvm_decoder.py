@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 from random_rows import random_batch, random_schema
 
-from durable_shuffle.jobs.engine import catalyst
+from durable_shuffle.jobs.engine import rdd_frames
 from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema, positional_schema
 from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA, blocks_of, raw_frame
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
@@ -66,7 +66,7 @@ def read(session: SparkSession, schema: StructType, parts: Bodies) -> DataFrame:
     rdd = rows_of_blocks(cast("ClassicFrame", blocks), schema, narrow_arrow_schema(schema))
     empty = cast("ClassicFrame", session.createDataFrame([], schema))
     output = empty._jdf.queryExecution().analyzed().output()
-    return catalyst.from_rdd(session, output, rdd)
+    return rdd_frames.from_rdd(session, output, rdd)
 
 
 def shown(table: pa.Table) -> list[list[str]]:

@@ -1,6 +1,7 @@
 """Result rows of a query that ends in an aggregation of joined exchanges: when they are stored,
 when they are reused, and what remains after the driver is killed."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds
+from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.shuffle.base.settings import Settings
 
 pytestmark = pytest.mark.spark
@@ -46,6 +49,37 @@ def kinds(durable: DurableShuffle) -> dict[str, list[str]]:
     for stage in durable.report().stages:
         found.setdefault(stage.partitioner, []).append(stage.action)
     return found
+
+
+def test_a_query_leaves_no_physical_plan_behind(session: SparkSession, root: str) -> None:
+    """Its plan holds the rows of its broadcasts: a driver of many queries would run out of memory.
+
+    Few of them stay known, whatever the number of jobs, and those are still recognised.
+    """
+    small = session.range(50).selectExpr("id AS k", "id * 2 AS v")
+
+    def query(number: int) -> DataFrame:
+        large = session.range(0, 400, 1, 2).selectExpr("id % 50 AS k", f"id + {number} AS w")
+        return large.join(F.broadcast(small), "k").groupBy("v").agg(F.sum("w").alias("w"))
+
+    frames = []
+    for number in range(4):
+        with DurableShuffle(session, root, job=f"job{number}") as durable:
+            frames.append(durable.query(query(number)))
+            assert frames[-1].count() == 50
+    gc.collect()
+    assert [one for one in gc.get_objects() if isinstance(one, PlannedQuery)] == []
+    with DurableShuffle(session, root, job="job3") as durable:
+        durable.checkpoint(frames[3])
+        assert durable.checkpoint(frames[3]).count() == 50
+        assert durable.report().stages[-1].action == "reused"
+    known = KnownRdds(shared := {})
+    other = KnownRdds(shared)
+    for number in range(200):
+        known.add_query(number, lambda: None)
+    other.add_query(7, lambda: None)
+    assert len(shared) == 64
+    assert (other, 7) in shared
 
 
 def test_rows_are_stored_once(

@@ -50,6 +50,7 @@ _FILE_FORMATS = ("org.apache.spark.sql.",)
 _FILE_TABLE = "org.apache.spark.sql.execution.datasources.v2.FileTable"
 _UNCACHED = "use the DataFrame from before the cache, or give version="
 _MOST_QUERIES = 64
+"""Of an application. Each keeps some MB in the driver's JVM, whatever its rows take."""
 _FEW_ROWS = 1000
 """So many rows may cost three calls each."""
 _NO_CONDITION: tuple[Sequence[Any], ...] = ((),)
@@ -66,28 +67,37 @@ class QueryRows:
     inputs: tuple[ListedFiles, ...]
 
 
-class KnownRdds:
-    """What is known of the RDDs of this job's frames, by their ids."""
+Queries = dict[tuple["KnownRdds", int], Callable[[], QueryRows | None]]
+"""What knows an RDD, and the RDD's id -> what identifies its rows."""
 
-    def __init__(self) -> None:
+
+class KnownRdds:
+    """What is known of the RDDs of this job's frames, by their ids.
+
+    Args:
+        queries: what is known of the queries of all jobs of an application, to begin with {}.
+    """
+
+    def __init__(self, queries: Queries | None = None) -> None:
         self.stages: dict[int, str] = {}
         """Name and fingerprint of the stored stage that an RDD reads."""
-        self._queries: dict[int, Callable[[], QueryRows | None]] = {}
+        self._queries: Queries = {} if queries is None else queries
 
     def add_query(self, rdd: int, rows: Callable[[], QueryRows | None]) -> None:
         """Note that an RDD has a query's rows.
 
         Args:
             rows: what identifies them, None if nothing does. It is asked when the rows are used:
-                few results are. The oldest of many is forgotten, since it holds the query's plan.
+                few results are. The oldest of many is forgotten: it holds the query's analyzed
+                plan and a session, and must hold nothing larger.
         """
-        self._queries[rdd] = rows
+        self._queries[self, rdd] = rows
         if len(self._queries) > _MOST_QUERIES:
             del self._queries[next(iter(self._queries))]
 
     def query(self, rdd: int) -> QueryRows | None:
         """Return the identity of an RDD that has a query's rows."""
-        rows = self._queries.get(rdd)
+        rows = self._queries.get((self, rdd))
         return None if rows is None else rows()
 
 

@@ -62,13 +62,17 @@ def test_a_query_leaves_no_physical_plan_behind(session: SparkSession, root: str
         large = session.range(0, 400, 1, 2).selectExpr("id % 50 AS k", f"id + {number} AS w")
         return large.join(F.broadcast(small), "k").groupBy("v").agg(F.sum("w").alias("w"))
 
+    def planned() -> list[PlannedQuery]:
+        gc.collect()
+        return [one for one in gc.get_objects() if isinstance(one, PlannedQuery)]
+
+    before = planned()  # of other tests, whose errors hold them
     frames = []
     for number in range(4):
         with DurableShuffle(session, root, job=f"job{number}") as durable:
             frames.append(durable.query(query(number)))
             assert frames[-1].count() == 50
-    gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, PlannedQuery)] == []
+    assert [one for one in planned() if one not in before] == []
     with DurableShuffle(session, root, job="job3") as durable:
         durable.checkpoint(frames[3])
         assert durable.checkpoint(frames[3]).count() == 50

@@ -64,7 +64,7 @@ def test_a_query_leaves_no_physical_plan_behind(session: SparkSession, root: str
 
     def planned() -> list[PlannedQuery]:
         gc.collect()
-        return [one for one in gc.get_objects() if isinstance(one, PlannedQuery)]
+        return [one for one in gc.get_objects() if type(one) is PlannedQuery]
 
     before = planned()  # of other tests, whose errors hold them
     frames = []

@@ -74,34 +74,35 @@ class SealedCuts:
         """
         while True:
             needed = self._needed()
-            cuts = {cut.number: self._query.fingerprint(cut) for cut in self._query.cuts}
-            missing = {cuts[number] for number, is_sealed in needed.items() if not is_sealed}
-            stale = [
-                cuts[number]
-                for number, is_sealed in needed.items()
-                if is_sealed and reads_missing(self._stages[cuts[number]], missing)
-            ]
+            missing = {self._query.fingerprint(cut) for cut in needed if self.seal(cut) is None}
+            sealed = {self._query.fingerprint(cut) for cut in needed} - missing
+            stale = [one for one in sealed if reads_missing(self._stages[one], missing)]
             if not stale:
-                return needed
+                return {cut.number: self.seal(cut) is not None for cut in needed}
             self._seals |= dict.fromkeys(stale)
 
-    def _needed(self) -> dict[int, bool]:
-        needed: dict[int, bool] = {}
+    def _needed(self) -> list[Cut]:
+        """Return the cuts that are needed.
+
+        In a plan that was made again, one that started earlier may read one that the plan has no
+        more: it is in a subquery.
+        """
+        needed: dict[int, Cut] = {}
 
         def look(piece: PlanPiece) -> None:
             self._look_up(piece.cuts)
             for cut in piece.cuts:
                 if cut.number not in needed:
-                    needed[cut.number] = self.seal(cut) is not None
-                    if not needed[cut.number]:
+                    needed[cut.number] = cut
+                    if self.seal(cut) is None:
                         look(cut.piece)
 
         result = self._query.result_cut
         if result is not None:
-            needed[result.number] = self.seal(result) is not None
-        if result is None or not needed[result.number]:
+            needed[result.number] = result
+        if result is None or self.seal(result) is None:
             look(self._query.last)
-        return needed
+        return list(needed.values())
 
     def ready(self) -> list[Cut]:
         """Return the missing exchanges that read sealed stages only."""

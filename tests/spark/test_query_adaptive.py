@@ -61,6 +61,25 @@ def test_a_small_side_is_broadcast(tables: SparkSession, root: str) -> None:
     assert stages(again) == [("hash", "reused"), ("hash", "reused")]
 
 
+def test_a_stage_of_a_subquery_below_one_that_started(tables: SparkSession, root: str) -> None:
+    """A new plan has the stage that reads it, but not the exchange in the subquery (TPC-DS q44)."""
+    df = tables.sql("""
+        WITH means AS (
+            SELECT k, avg(v) AS m FROM big GROUP BY k
+            HAVING avg(v) > 0.5 * (SELECT avg(v) FROM big WHERE g = 1 GROUP BY g)
+        )
+        SELECT x.n, x.k, y.k AS other
+        FROM (SELECT k, rank() OVER (ORDER BY m, k) AS n FROM means) x
+        JOIN (SELECT k, rank() OVER (ORDER BY m DESC, k) AS n FROM means) y ON x.n = y.n
+        WHERE x.n < 11
+    """)
+    durable = shuffle_of(tables, root)
+    assert rows_of(durable.query(df)) == rows_of(df)
+    assert len(durable.report().stages) >= 4
+    again = shuffle_of(tables, root, reuse="require")
+    assert rows_of(again.query(df)) == rows_of(df)
+
+
 def test_without_adaptive_execution_nothing_changes(tables: SparkSession, root: str) -> None:
     """Spark's own switch turns it off: both sides of the join are stored."""
     tables.conf.set("spark.sql.adaptive.enabled", "false")

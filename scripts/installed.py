@@ -62,8 +62,8 @@ def try_out(archive: Path, extra: str, text: str, folder: Path) -> None:
             raise SystemExit(f"{archive.name}[{wanted}]: expected {word}, printed\n{printed}")
     if extra in ("cli", "demo", "bench"):
         command = str(folder / "env" / "bin" / "durable-shuffle")
-        if "repartition-" not in run([command, "ls", "shuffle-data"], folder):
-            raise SystemExit(f"{archive.name}[{wanted}]: `durable-shuffle ls` shows no stage")
+        if "nightly" not in run([command, "ls", "shuffle-data"], folder):
+            raise SystemExit(f"{archive.name}[{wanted}]: `durable-shuffle ls` shows no job")
 
 
 def tried(archives: list[Path], wanted: list[str]) -> Iterator[tuple[str, str, float]]:

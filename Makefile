@@ -64,7 +64,8 @@ docs: setup
 	$(PY) scripts/cli_page.py
 	.venv/bin/zensical build --strict --clean
 
-# wheel and source archive, in dist/; installs each with each extra and runs README's program. ARGS may name extras
+# wheel and source archive, in dist/; then installs each with each extra and runs README's program, for about a
+# quarter of an hour. ARGS may name extras
 dist: setup
 	rm -rf dist
 	$(PY) -m build --no-isolation --outdir dist .

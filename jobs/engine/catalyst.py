@@ -18,8 +18,10 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     analyzed_plan,
     attributes_of,
     every,
+    frame_of,
     items,
     module,
+    plan_of,
     to_seq,
 )
 from durable_shuffle.jobs.in_one_call import in_one_call, now, or_none
@@ -116,7 +118,7 @@ def on_session(df: DataFrame, session: SparkSession) -> DataFrame:
     """Return the same analysed query, planned by `session`."""
 
     def planned(jvm: Any, frame: Any, java_session: Any) -> Any:
-        return of_plan(jvm, java_session, frame.queryExecution().commandExecuted())
+        return frame_of(jvm, java_session, plan_of(frame))
 
     jvm: Any = classes_of(session)
     made = in_one_call(jvm, planned, df._jdf, session._jsparkSession)  # noqa: SLF001
@@ -239,10 +241,9 @@ def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
     jvm: Any = classes_of(session)
 
     def made(jvm: Any, java_session: Any, rows: Any, origin: Any) -> Any:
-        read, shown = (frame.queryExecution().commandExecuted() for frame in (rows, origin))
-        unused = _with_defaults(jvm, "CTERelationDef", shown)
-        plan = _with_defaults(jvm, "WithCTE", read, to_seq(jvm, [unused]))
-        return of_plan(jvm, java_session, plan)
+        unused = _with_defaults(jvm, "CTERelationDef", plan_of(origin))
+        plan = _with_defaults(jvm, "WithCTE", plan_of(rows), to_seq(jvm, [unused]))
+        return frame_of(jvm, java_session, plan)
 
     java_session = session._jsparkSession  # noqa: SLF001
     frame = in_one_call(jvm, made, java_session, rows._jdf, origin._jdf)  # noqa: SLF001
@@ -282,12 +283,7 @@ def computed(df: DataFrame) -> Any:
 def of_rows(session: SparkSession, plan: Any) -> DataFrame:
     """Return the DataFrame of a logical plan; a command runs."""
     jvm: Any = classes_of(session)
-    return DataFrame(of_plan(jvm, session._jsparkSession, plan), session)  # noqa: SLF001
-
-
-def of_plan(jvm: Any, java_session: Any, plan: Any) -> Any:
-    """Return the JVM's DataFrame of a logical plan; a command runs."""
-    return sql_class(jvm, "Dataset").ofRows(java_session, plan)
+    return DataFrame(frame_of(jvm, session._jsparkSession, plan), session)  # noqa: SLF001
 
 
 def _output(df: DataFrame) -> list[Any]:

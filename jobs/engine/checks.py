@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
     every_with_subqueries,
+    plan_of,
     simple_name,
 )
 from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
@@ -173,11 +174,8 @@ def _observed(df: Any) -> str:
     """Return the name of an observation inside the plan, "" if there is none."""
     if hasattr(df, "_jdf"):
         jvm = Jvm(df.sparkSession.sparkContext)
-
-        def analyzed(_: Any, frame: Any) -> Any:
-            return frame.queryExecution().commandExecuted()
-
-        nodes = every_with_subqueries(jvm.seen_of(analyzed, df._jdf, asked=TREE_ALONE))  # noqa: SLF001
+        plan = jvm.seen_of(lambda _, frame: plan_of(frame), df._jdf, asked=TREE_ALONE)  # noqa: SLF001
+        nodes = every_with_subqueries(plan)
         names = (
             str(node.name()) for node in nodes if simple_name(jvm.class_name(node)) == _OBSERVED
         )

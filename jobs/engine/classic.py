@@ -229,6 +229,8 @@ class ClassicEngine(Engine):
         return [map_result(row.asDict()) for row in rows]
 
     def attempted_again(self, spark_stages: Collection[int]) -> bool:
+        if not spark_stages:
+            return False
         context: Any = self._spark.sparkContext
 
         def attempts(_: Any, context: Any) -> tuple[Any, ...]:

@@ -10,9 +10,15 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from durable_shuffle.jobs.engine.catalyst import of_plan
 from durable_shuffle.jobs.engine.row_numbers import ROW_COLUMN
-from durable_shuffle.jobs.identity.jvm.calls import analyzed_plan, items, module, set_field, to_seq
+from durable_shuffle.jobs.identity.jvm.calls import (
+    analyzed_plan,
+    frame_of,
+    items,
+    module,
+    set_field,
+    to_seq,
+)
 from durable_shuffle.jobs.in_one_call import in_one_call
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
@@ -55,7 +61,7 @@ def with_durable_rows(
         else:
             partitioning = physical.UnknownPartitioning(partitions)
         leaf = logical_rdd(jvm, java_session, output, rdd, partitioning, size, order)
-        return of_plan(jvm, java_session, leaf)
+        return frame_of(jvm, java_session, leaf)
 
     frame = in_one_call(jvm, made, session._jsparkSession, plan, rdd)  # noqa: SLF001
     return DataFrame(frame, session)
@@ -108,7 +114,7 @@ def frame_of_rdd(jvm: Any, java_session: Any, output: Any, rdd: Any, order: Any 
     unknown = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")
     partitioning = unknown(rdd.getNumPartitions())
     leaf = logical_rdd(jvm, java_session, output, rdd, partitioning, None, order)
-    return of_plan(jvm, java_session, leaf)
+    return frame_of(jvm, java_session, leaf)
 
 
 def counted_to_the_end(df: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from durable_shuffle.jobs.identity.jvm.calls import plan_of
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over, java_text
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.shuffle.write.segments import wanted_bytes
@@ -61,12 +62,14 @@ def pages_of_rows(df: DataFrame, encoding: Encoding, place: Any | None = None) -
     columns = len(df.columns) if place is None and encoding.placed == "computed" else 0
 
     def given(jvm: Any, _: Any, frame: Any, __: Any) -> tuple[Any, list[Any]]:
-        execution, bound = frame.queryExecution(), place
+        bound = place
         if place is not None:
             bind = getattr(jvm, f"{_EXPRESSIONS}BindReferences").bindReference
             attributes = getattr(jvm, f"{_EXPRESSIONS}package$AttributeSeq")
-            bound = bind(place, attributes(execution.commandExecuted().output()), False)  # noqa: FBT003
-        return execution.toRdd(), encoder_references(jvm, encoding, frame.schema(), columns, bound)
+            bound = bind(place, attributes(plan_of(frame).output()), False)  # noqa: FBT003
+        return frame.queryExecution().toRdd(), encoder_references(
+            jvm, encoding, frame.schema(), columns, bound
+        )
 
     def finish(jvm: Any, pages: Any, _: Any, java_session: Any) -> Any:
         return frame_over(jvm, java_session, pages, PAGES_SCHEMA)

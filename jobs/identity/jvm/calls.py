@@ -316,8 +316,17 @@ def query_execution(df: DataFrame) -> Any:
 
 def fresh_execution(jvm: Any, frame: Any) -> Any:
     """Return what `Jvm.fresh_execution` returns, of the JVM's DataFrame."""
-    plan = frame.queryExecution().commandExecuted()
-    return sql_class(jvm, "Dataset").ofRows(frame.sparkSession(), plan).queryExecution()
+    return frame_of(jvm, frame.sparkSession(), plan_of(frame)).queryExecution()
+
+
+def frame_of(jvm: Any, java_session: Any, plan: Any) -> Any:
+    """Return the JVM's DataFrame of a logical plan; a command runs."""
+    return sql_class(jvm, "Dataset").ofRows(java_session, plan)
+
+
+def plan_of(frame: Any) -> Any:
+    """Return what `analyzed_plan` returns, of the JVM's DataFrame."""
+    return frame.queryExecution().commandExecuted()
 
 
 def analyzed_plan(df: DataFrame) -> Any:
@@ -326,7 +335,7 @@ def analyzed_plan(df: DataFrame) -> Any:
     Spark has run a command (INSERT, SHOW TABLES, …) once when it made the DataFrame. A plan that
     still held the command would run it again, even if it is only planned.
     """
-    return query_execution(df).commandExecuted()
+    return plan_of(cast("Any", df)._jdf)  # noqa: SLF001
 
 
 def attributes_of(root: Any, df: DataFrame) -> Any:

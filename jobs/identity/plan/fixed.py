@@ -17,6 +17,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
     every,
     every_with_subqueries,
+    frame_of,
     fresh_execution,
     items,
     java_session,
@@ -27,7 +28,7 @@ from durable_shuffle.jobs.identity.jvm.document import LEAVES, is_object
 from durable_shuffle.jobs.identity.plan.conditions import Conditions
 from durable_shuffle.jobs.identity.plan.files import is_file_relation, usable
 from durable_shuffle.jobs.identity.tables import delta, iceberg
-from durable_shuffle.jobs.spark_versions import ClassicFrame, argument_names, sql_class, updated
+from durable_shuffle.jobs.spark_versions import ClassicFrame, argument_names, updated
 
 _CATALOG = "org.apache.spark.sql.execution.datasources.CatalogFileIndex"
 _PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
@@ -54,8 +55,7 @@ def fixed_frame(df: DataFrame) -> DataFrame:
     fixing.conditions.learn(plan)
     fixed = fixing.plan(plan)
     fixed.setAnalyzed()
-    dataset = sql_class(jvm.root, "Dataset")
-    return ClassicFrame(dataset.ofRows(java_session(df), fixed), df.sparkSession)
+    return ClassicFrame(frame_of(jvm.root, java_session(df), fixed), df.sparkSession)
 
 
 def cached_plan(jvm: Jvm, builder: Any) -> tuple[Any, str]:

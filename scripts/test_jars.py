@@ -3,7 +3,8 @@
     .venv/bin/python scripts/test_jars.py
 
 Ivy, which is part of PySpark, fetches them: Spark's own SQL test files, and the parts of Hadoop
-that run a whole HDFS in one process. The digests are below.
+that run a whole HDFS in one process. Tests of `make soak` fetch what a whole YARN needs beside
+them. The digests are below.
 """
 
 import hashlib
@@ -47,6 +48,33 @@ HADOOP = Jar(
 )
 """Of the version of Hadoop's client in the newest PySpark."""
 JARS = (SPARK_TESTS, HADOOP)
+YARN_JARS = (
+    Jar(
+        "org.junit.jupiter",
+        "junit-jupiter-api",
+        "5.13.4",
+        "d1bb81abfd9e03418306b4e6a3390c8db52c58372e749c2980ac29f0c08278f1",
+    ),
+    Jar(
+        "org.bouncycastle",
+        "bcpkix-jdk18on",
+        "1.82",
+        "bdc723e20834832ac6af136cb5b5ff05e43b71d4fa151cc6510d9212ee086e63",
+    ),
+    Jar(
+        "org.bouncycastle",
+        "bcprov-jdk18on",
+        "1.82",
+        "14cde2fdfaa8890480a8e5b67aceef0c90f96682c1e23c133bafdc9e0b3255ce",
+    ),
+    Jar(
+        "org.bouncycastle",
+        "bcutil-jdk18on",
+        "1.82",
+        "4420691958ad1c0ba275a6d6d8a6317adbdbdc9277055b6a72aa89c88cda8c7d",
+    ),
+)
+"""What Hadoop's jar asks for when its resource manager starts."""
 MODULE = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="tests" module="jars"/>
   <configurations><conf name="default"/></configurations>

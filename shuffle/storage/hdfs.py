@@ -285,7 +285,16 @@ class HdfsStorage:
     def _new_client(self) -> Any:
         from hdfs_native import Client
 
-        return Client(self._server, self._settings)
+        try:
+            return Client(self._server, self._settings)
+        except RuntimeError as error:
+            if "fallback" not in str(error):
+                raise
+            name = f"fs.viewfs.mounttable.{urlsplit(self._server).netloc}.linkFallback"
+            raise InvalidInputError(
+                f"{self.description}: hdfs-native opens no mount table without a fallback; set "
+                f"{name} to a namenode's URL, in core-site.xml or in the storage options"
+            ) from None
 
     def _renew(self) -> None:
         """Have the next call make a client anew, which reads tokens and tickets again."""

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from other_driver import forget_claims, remember_claims
+from processes import ancestor
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
@@ -243,7 +244,7 @@ def test_executor_killed_in_mid_map(tmp_path: Path, root: str, programs: Any) ->
     worker = folder / "worker"
     wait_until(lambda: worker.exists() or driver.poll() is not None)
     assert driver.poll() is None, "the driver ended early"
-    executor = _ancestor(int(worker.read_text()), "CoarseGrainedExecutorBackend")
+    executor = ancestor(int(worker.read_text()), "CoarseGrainedExecutorBackend")
     assert os.getsid(executor) == driver.pid, "only processes of that driver are killed"
     os.kill(executor, signal.SIGKILL)
     answer = programs.answer(driver)
@@ -254,15 +255,6 @@ def test_executor_killed_in_mid_map(tmp_path: Path, root: str, programs: Any) ->
     runs = {int(p.name): len(p.read_text().splitlines()) for p in (folder / "runs").iterdir()}
     assert (set(runs), runs[2]) == (set(range(6)), 2)
     assert sum(runs.values()) <= 8, "at most the tasks of one executor ran twice"
-
-
-def _ancestor(pid: int, command: str) -> int:
-    """The nearest process at or above `pid` whose command line holds `command`."""
-    while command not in Path(f"/proc/{pid}/cmdline").read_text():
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        pid = int(fields[1])
-        assert pid > 1, f"no {command} above the worker"
-    return pid
 
 
 @pytest.mark.parametrize("rows_in", ["jvm", "python"])

@@ -29,7 +29,9 @@ BASE = {
     "spark.kubernetes.container.image": "none",
     "spark.kubernetes.executor.request.cores": "100m",
     "spark.kubernetes.allocation.batch.delay": "200ms",
+    "spark.kubernetes.trust.certificates": "true",
 }
+SERVERS = pytest.mark.parametrize("cluster", ["in memory", "real"], indirect=True)
 WAYS = ("evicted", "reclaimed", "memory pressure", "node lost", "by force")
 
 
@@ -47,12 +49,13 @@ class Cluster(GatedCluster):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, programs: Any) -> Iterator[Cluster]:
-    """An API server, no pods, no driver."""
+def cluster(tmp_path: Path, programs: Any, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """An API server, in memory or the real one; no pods, no driver."""
     env = cluster_environment(tmp_path, {}, quick_jvms())
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     image = {**env, "PATH": path, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    with kubernetes(tmp_path, image) as pods:
+    real = getattr(request, "param", "in memory") == "real"
+    with kubernetes(tmp_path, image, real=real) as pods:
         found = Cluster(tmp_path, programs, pods, env)
         try:
             yield found
@@ -80,6 +83,7 @@ def test_a_pod_is_killed_and_then_the_driver(cluster: Cluster, programs: Any) ->
 
 
 @pytest.mark.soak
+@SERVERS
 @pytest.mark.parametrize("way", WAYS)
 def test_a_pod_goes_in_mid_map(cluster: Cluster, programs: Any, way: str) -> None:
     """Its producers that have committed do not run again, however it goes."""
@@ -109,6 +113,7 @@ def test_a_pod_goes_in_mid_map(cluster: Cluster, programs: Any, way: str) -> Non
 
 
 @pytest.mark.soak
+@SERVERS
 def test_pods_go_to_zero_and_come_back(cluster: Cluster) -> None:
     """With dynamic allocation no pod is kept for a stored stage; later ones read it."""
     cluster.open_gate()

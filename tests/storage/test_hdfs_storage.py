@@ -64,6 +64,44 @@ class TestHdfsStorage(StorageConformance):
         return Client(f"hdfs://{server}"), f"/{path}/{key}"
 
 
+@pytest.mark.soak
+class TestViewfs(TestHdfsStorage):
+    """All laws through a mount table, whose link leads to another folder of HDFS."""
+
+    @pytest.fixture
+    def storage(self, cluster: HdfsCluster) -> Storage:
+        return open_backend(f"viewfs://tables/data/{RandomIds().new_id()}", mounted(cluster))
+
+    @pytest.fixture(autouse=True)
+    def _here(self, cluster: HdfsCluster) -> None:
+        self._server = cluster.url("")
+
+    def _around(self, storage: Storage, key: str) -> tuple[object, str]:
+        from hdfs_native import Client
+
+        path = storage.description.removeprefix("viewfs://tables/data/")
+        return Client(self._server), f"/mounted/{path}/{key}"
+
+
+def mounted(cluster: HdfsCluster) -> dict[str, str]:
+    """Return a mount table, with the fallback that hdfs-native needs."""
+    table = "fs.viewfs.mounttable.tables"
+    return {
+        f"{table}.link./data": cluster.url("/mounted"),
+        f"{table}.linkFallback": cluster.url("/"),
+    }
+
+
+def test_a_mount_table_without_fallback_is_refused(cluster: HdfsCluster) -> None:
+    """By name, with what to set: hdfs-native opens none without."""
+    table = mounted(cluster)
+    table.pop("fs.viewfs.mounttable.tables.linkFallback")
+    with pytest.raises(
+        InvalidInputError, match=r"set fs\.viewfs\.mounttable\.tables\.linkFallback"
+    ):
+        open_backend("viewfs://tables/data", table).read("a")
+
+
 def test_the_hidden_files_of_writers_are_found_and_deleted(storage: HdfsStorage) -> None:
     """As `gc` does it. Listings do not show them, and only they are deleted."""
     storage.put("job/a", [b"1"])

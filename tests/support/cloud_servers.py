@@ -1,8 +1,8 @@
 """Servers that speak the protocols of Azure, Google's storage and S3, on this machine, for tests.
 
 Each is installed once, into `.venv/servers`, from the registry that has it: Azurite from npm,
-fake-gcs-server from Go's modules, moto from PyPI. They listen on loopback only and end with the
-test.
+fake-gcs-server and MinIO from Go's modules (MinIO takes minutes), moto from PyPI. They listen on
+loopback only and end with the test.
 """
 
 import os
@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = ROOT / ".venv" / "servers"
 AZURITE, FAKE_GCS, MOTO = "3.35.0", "v1.56.1", "5.1.0"
+MINIO = "v0.0.0-20260212201848-7aac2a2c5b7c"
 _AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
@@ -98,19 +99,38 @@ def moto(folder: Path) -> Iterator[Place]:
     with _running(command, f"{endpoint}/moto-api/", {"PYTHONPATH": str(packages)}):
         request = urllib.request.Request(f"{endpoint}/stored", method="PUT")
         urllib.request.urlopen(request, timeout=10).close()
-        options: dict[str, object] = {
-            "key": "test",
-            "secret": "test",
-            "endpoint_url": endpoint,
-            "client_kwargs": {"region_name": "us-east-1"},
-        }
+        yield "s3://stored/root", _s3_options("test", endpoint)
+
+
+@contextmanager
+def minio(folder: Path) -> Iterator[Place]:
+    """Run MinIO with its data in `folder`."""
+    program, secret = SERVERS / "bin" / "minio", "minio-of-tests"
+    module = f"github.com/minio/minio@{MINIO}"
+    _install(program, "go", ["install", module], {"GOBIN": str(program.parent)})
+    port = _free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [str(program), "server", str(folder), "--address", f"127.0.0.1:{port}"]
+    account = {"MINIO_ROOT_USER": secret, "MINIO_ROOT_PASSWORD": secret, "MINIO_BROWSER": "off"}
+    with _running(command, f"{endpoint}/minio/health/live", account):
+        from s3fs import S3FileSystem
+
+        options = _s3_options(secret, endpoint)
+        S3FileSystem(**options).mkdir("stored")
         yield "s3://stored/root", options
+
+
+def _s3_options(account: str, endpoint: str) -> dict[str, object]:
+    """Return storage options for an account whose secret is its name."""
+    region = {"region_name": "us-east-1"}
+    return {"key": account, "secret": account, "endpoint_url": endpoint, "client_kwargs": region}
 
 
 EVERY: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "azurite": azurite,
     "fake-gcs-server": fake_gcs,
     "moto": moto,
+    "minio": minio,
 }
 
 

@@ -19,5 +19,14 @@ def fetched(name: str) -> Path:
     return path
 
 
+def fetched_for_yarn() -> list[Path]:
+    """Return the jars that a whole YARN needs, fetched when they are missing."""
+    script = _script()
+    for jar in script.YARN_JARS:
+        if not script.path_of(jar).exists():
+            script.fetch(jar)
+    return [fetched("HADOOP"), *map(script.path_of, script.YARN_JARS)]
+
+
 def _script() -> ModuleType:
     return load_script("test_jars")

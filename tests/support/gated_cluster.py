@@ -47,13 +47,16 @@ class GatedCluster:
     def open_gate(self) -> None:
         (self.gate / "open").touch()
 
+    def committed(self) -> int:
+        """Return how many producers have committed."""
+        return len(list(self.root.glob(f"*/*/producers/p*/{0:010d}")))
+
     def gated_worker(self) -> int:
         """Wait until all producers but the one at its gate have committed; return its process."""
-        slots = f"*/*/producers/p*/{0:010d}"
         until(
             lambda: (
                 self.driver.poll() is not None
-                or ((self.gate / "worker").exists() and len(list(self.root.glob(slots))) == 5)
+                or ((self.gate / "worker").exists() and self.committed() == 5)
             ),
             "five producers",
         )

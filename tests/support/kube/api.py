@@ -1,7 +1,7 @@
 """A Kubernetes API server on loopback: as much of it as Spark's backend and its client use.
 
 Create, get, list, watch (over WebSockets or in lines), replace, patches, delete, delete of
-collections, of any kind; of pods status, eviction and log.
+collections, of any kind; of pods status, binding and eviction.
 """
 
 import asyncio
@@ -65,6 +65,9 @@ class Api:
             conditions = [*found["status"].get("conditions", []), lost]
             objects.replace(key, merged(found, {"status": {"conditions": conditions}}), status=True)
             return objects.delete(key, _grace(request, body.get("deleteOptions") or {}))
+        if part == "binding":
+            placed = {"spec": {"nodeName": body["target"]["name"]}}
+            return objects.replace(key, merged(objects.get(key), placed))
         if request.method == "GET":
             return objects.get(key)
         if request.method == "DELETE":

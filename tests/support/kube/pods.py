@@ -3,7 +3,8 @@
 A pod has a loopback address and a folder of its own, with `pid`, `log` and its volumes. One that is
 deleted gets its preStop hook, SIGTERM, and SIGKILL behind its grace period. Three annotations stand
 for what happens to nodes: `here/pressure` kills the pod for want of memory, `here/lost` kills it
-and tells nobody, `here/replaced` removes the object of such a pod, as the cloud does later.
+and tells nobody, `here/replaced` removes the object of such a pod, as the cloud does later. A pod
+goes with the pod that owns it, as Kubernetes collects them.
 """
 
 import asyncio
@@ -11,12 +12,14 @@ import os
 import re
 import shutil
 import signal
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from objects import Key, Object, Objects, merged, now
+from mirror import Mirror, Object
+from objects import now
 
 _BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _ARGUMENTS = {
@@ -29,6 +32,8 @@ _ARGUMENTS = {
     "podName": "SPARK_EXECUTOR_POD_NAME",
 }
 """Argument of the executor's backend -> variable that Spark sets for its pod."""
+_INIT = "/usr/bin/tini"
+"""Is in Spark's images and starts what stands behind its "--"."""
 _MARK = "POD_OF_TEST"
 _POLL_SECONDS = 0.05
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
@@ -37,80 +42,74 @@ _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 class Pods:
     """Runs what stands in pods. `image` is the environment that an image would have."""
 
-    def __init__(self, objects: Objects, folder: Path, image: Mapping[str, str]) -> None:
-        self._objects, self._folder, self._image = objects, folder, image
-        self._lives: set[asyncio.Task[None]] = set()
+    def __init__(self, cluster: Mirror, folder: Path, image: Mapping[str, str]) -> None:
+        self._cluster, self._folder, self._image = cluster, folder, image
+        self._started: set[str] = set()
 
     async def run(self) -> None:
         """Start each pod that is made, for ever; kills all when it is cancelled."""
-        started: list[str] = []
+        hosts = self._folder / "hosts"
         try:
-            async for change in self._objects.changes(Key("pods", ""), {}, 0):
-                if change.what == "ADDED":
-                    started.append(change.object["metadata"]["uid"])
-                    address = f"127.0.1.{len(started) % 250 + 1}"
-                    life = asyncio.create_task(self._live(change.key, change.object, address))
-                    self._lives.add(life)
-                    life.add_done_callback(_raised)
+            async with asyncio.TaskGroup() as lives:
+                while True:
+                    for pod in self._cluster.all("pods"):
+                        uid = pod["metadata"]["uid"]
+                        if uid not in self._started and "nodeName" not in pod["spec"]:
+                            self._started.add(uid)
+                            address = f"127.0.1.{len(self._started) % 250 + 1}"
+                            lives.create_task(self._live(pod, address))
+                        if _orphaned(pod, self._cluster.all("pods")):
+                            await self._cluster.remove(pod, None)
+                    write_hosts(hosts, self._cluster.all("services"), self._cluster.all("pods"))
+                    await self._cluster.changed()
         finally:
-            for life in self._lives:
-                life.cancel()
-            for uid in started:
+            for uid in self._started:
                 _kill(uid)
 
-    async def _live(self, key: Key, pod: Object, address: str) -> None:
+    async def _live(self, pod: Object, address: str) -> None:
         """Run one pod from its start to the end of its object."""
-        uid, (container, *_) = pod["metadata"]["uid"], pod["spec"]["containers"]
-        place = self._folder / key.name
+        meta, (container, *_) = pod["metadata"], pod["spec"]["containers"]
+        place = self._folder / meta["name"]
         place.mkdir(parents=True)
-        self._objects.replace(key, merged(pod, {"spec": {"nodeName": "here"}, "metadata": _ANY}))
-        mounts = await self._mounts(key, pod, container, place)
+        await self._cluster.bind(pod, "here")
+        mounts = await self._mounts(pod, container, place)
         if mounts is not None:
-            process = await _start(
-                self._environment(pod, container, address, mounts), container, place, mounts
-            )
+            environment = self._environment(pod, container, address, mounts)
+            process = await _start(environment, container, place, mounts)
             running = {"containerStatuses": [_state(container, running={"startedAt": now()})]}
             ready = [{"type": "Ready", "status": "True"}]
             addresses = {"podIP": address, "hostIP": "127.0.0.1", "startTime": now()}
-            self._tell(key, {"phase": "Running", "conditions": ready, **addresses, **running})
+            said = {"phase": "Running", "conditions": ready, **addresses, **running}
+            await self._cluster.tell(pod, said)
             ending = asyncio.create_task(process.wait())
             reason = None
             while not ending.done():
-                now_is = self._seen(key, uid)
-                wanted = (now_is or pod)["metadata"].get("annotations") or {}
+                found = (self._cluster.now(pod) or _FORCED)["metadata"]
+                wanted = found.get("annotations") or {}
                 if "here/lost" in wanted:
-                    _kill(uid)
+                    _kill(meta["uid"])
                     await ending
-                    await self._replaced(key, uid)
-                    return
+                    await self._replaced(pod)
+                    break
                 if "here/pressure" in wanted:
                     reason = "Evicted"
-                    _kill(uid)
-                elif now_is is None or now_is["metadata"].get("deletionTimestamp"):
-                    grace = (
-                        0 if now_is is None else now_is["metadata"]["deletionGracePeriodSeconds"]
-                    )
-                    await _end(process, ending, container, grace, uid)
+                    _kill(meta["uid"])
+                elif found.get("deletionTimestamp"):
+                    grace = found["deletionGracePeriodSeconds"]
+                    await _end(process, ending, container, grace, meta["uid"])
                 await asyncio.wait([ending], timeout=_POLL_SECONDS)
-            _kill(uid)
-            self._tell_end(key, container, await ending, reason)
-        while (found := self._seen(key, uid)) and not found["metadata"].get("deletionTimestamp"):
+            _kill(meta["uid"])
+            await self._tell_end(pod, container, await ending, reason)
+        while not (self._cluster.now(pod) or _FORCED)["metadata"].get("deletionTimestamp"):
             await asyncio.sleep(_POLL_SECONDS)
-        if found:
-            self._objects.delete(key, 0)
+        await self._cluster.remove(pod)
 
-    def _seen(self, key: Key, uid: str) -> Object | None:
-        found = self._objects.listed(key, {})
-        return next((one for one in found if one["metadata"]["uid"] == uid), None)
-
-    def _tell(self, key: Key, status: Object) -> None:
-        if found := self._objects.listed(key, {}):
-            self._objects.replace(key, merged(found[0], {"status": status}), status=True)
-
-    def _tell_end(self, key: Key, container: Object, code: int, reason: str | None) -> None:
+    async def _tell_end(
+        self, pod: Object, container: Object, code: int, reason: str | None
+    ) -> None:
         exit_code = code if code >= 0 else 128 - code
         why = reason or ("Error" if exit_code else "Completed")
-        ended = {"exitCode": exit_code, "reason": why, "finishedAt": now()}
+        ended = {"exitCode": exit_code, "reason": why, "startedAt": now(), "finishedAt": now()}
         conditions = [{"type": "Ready", "status": "False"}]
         more: Object = {}
         if reason is not None:
@@ -118,22 +117,19 @@ class Pods:
             more = {"reason": reason, "message": "The node was low on resource: memory."}
         states = [_state(container, terminated=ended)]
         phase = "Failed" if exit_code else "Succeeded"
-        self._tell(
-            key, {"phase": phase, "containerStatuses": states, "conditions": conditions, **more}
-        )
+        said = {"phase": phase, "containerStatuses": states, "conditions": conditions, **more}
+        await self._cluster.tell(pod, said)
 
-    async def _replaced(self, key: Key, uid: str) -> None:
+    async def _replaced(self, pod: Object) -> None:
         """Wait until the cloud finds that the node is gone, then delete the pod's object."""
-        while found := self._seen(key, uid):
+        while found := self._cluster.now(pod):
             if "here/replaced" in found["metadata"]["annotations"]:
                 conditions = [{**_DISRUPTED, "reason": "DeletionByPodGC"}]
-                self._tell(key, {"phase": "Failed", "conditions": conditions})
-                self._objects.delete(key, 0)
+                await self._cluster.tell(pod, {"phase": "Failed", "conditions": conditions})
+                await self._cluster.remove(pod)
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _mounts(
-        self, key: Key, pod: Object, container: Object, place: Path
-    ) -> dict[str, str] | None:
+    async def _mounts(self, pod: Object, container: Object, place: Path) -> dict[str, str] | None:
         """Make the volumes; return where each is mounted -> its folder. None if the pod goes."""
         made: dict[str, str] = {}
         for volume in pod["spec"].get("volumes") or []:
@@ -141,13 +137,12 @@ class Pods:
             target.mkdir(parents=True)
             made[volume["name"]] = str(target)
             if "configMap" in volume:
-                config = Key("configmaps", key.namespace, volume["configMap"]["name"])
-                while not (found := self._objects.listed(config, {})):
-                    seen = self._seen(key, pod["metadata"]["uid"])
-                    if seen is None or seen["metadata"].get("deletionTimestamp"):
+                config = ("configmaps", pod["metadata"]["namespace"], volume["configMap"]["name"])
+                while not (found := self._cluster.get(*config)):
+                    if (self._cluster.now(pod) or _FORCED)["metadata"].get("deletionTimestamp"):
                         return None
                     await asyncio.sleep(_POLL_SECONDS)
-                for name, text in (found[0].get("data") or {}).items():
+                for name, text in (found.get("data") or {}).items():
                     (target / name).write_text(text)
         mounts = container.get("volumeMounts") or []
         return {m["mountPath"]: made[m["name"]] for m in mounts if m["name"] in made}
@@ -159,6 +154,8 @@ class Pods:
         fields = {"status.podIP": address}
         fields |= {f"metadata.{name}": meta[name] for name in ("name", "namespace", "uid")}
         found = {**self._image, "HOSTNAME": meta["name"], _MARK: meta["uid"]}
+        names = f"-Djdk.net.hosts.file={self._folder / 'hosts'}"
+        found["JAVA_TOOL_OPTIONS"] = f"{found.get('JAVA_TOOL_OPTIONS', '')} {names}".strip()
         for variable in container.get("env") or []:
             source = (variable.get("valueFrom") or {}).get("fieldRef")
             value = fields[source["fieldPath"]] if source else variable.get("value", "")
@@ -166,8 +163,32 @@ class Pods:
         return found
 
 
-_ANY = {"resourceVersion": None}
-"""Drops the version that an object was read at."""
+_FORCED: Object = {"metadata": {"deletionTimestamp": "now", "deletionGracePeriodSeconds": 0}}
+"""Stands for a pod whose object is gone."""
+
+
+def _orphaned(pod: Object, pods: list[Object]) -> bool:
+    """Return whether the pod that owns a pod is gone, which is to go, too."""
+    meta = pod["metadata"]
+    there = {one["metadata"]["uid"] for one in pods}
+    owners = [one["uid"] for one in meta.get("ownerReferences") or [] if one["kind"] == "Pod"]
+    return not meta.get("deletionTimestamp") and not there.issuperset(owners)
+
+
+def write_hosts(path: Path, services: list[Object], pods: list[Object]) -> None:
+    """Write the names of services for the JVMs of pods, which know no others than these."""
+    names = {"localhost": "127.0.0.1", socket.gethostname(): "127.0.0.1"}
+    for service in services:
+        meta, wanted = service["metadata"], service["spec"].get("selector") or {}
+        for pod in pods:
+            labels, address = pod["metadata"].get("labels") or {}, pod["status"].get("podIP")
+            if wanted and address and wanted.items() <= labels.items():
+                names[f"{meta['name']}.{meta['namespace']}.svc"] = address
+    text = "".join(f"{address} {name}\n" for name, address in names.items())
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name("hosts.new").write_text(text)
+        path.with_name("hosts.new").rename(path)
 
 
 def _state(container: Object, **state: Object) -> Object:
@@ -189,6 +210,13 @@ def _placed(text: str, mounts: Mapping[str, str]) -> str:
 
 def _words(arguments: list[str], environment: Mapping[str, str]) -> list[str]:
     """Return the command that the entrypoint of Spark's image makes of its arguments."""
+    if arguments[:1] == ["driver"]:
+        address = environment["SPARK_DRIVER_BIND_ADDRESS"]
+        submit = f"{environment['SPARK_HOME']}/bin/spark-submit"
+        bound = ("--conf", f"spark.driver.bindAddress={address}", "--deploy-mode", "client")
+        return [submit, *bound, *arguments[1:]]
+    if arguments[:1] == [_INIT] and not Path(_INIT).exists():
+        return arguments[2:]
     if arguments[:1] != ["executor"]:
         return arguments
     options = sorted(
@@ -246,9 +274,3 @@ def _kill(uid: str) -> None:
         with suppress(OSError):
             if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
                 os.kill(int(entry.name), signal.SIGKILL)
-
-
-def _raised(life: asyncio.Task[None]) -> None:
-    """Let an error of a pod end the process, which ends the test."""
-    if not life.cancelled() and (error := life.exception()) is not None:
-        asyncio.get_running_loop().call_exception_handler({"message": "a pod", "exception": error})

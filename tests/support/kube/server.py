@@ -1,12 +1,6 @@
-"""Kubernetes on one machine: `server.py FOLDER`. IMAGE is the environment of pods, as JSON.
-
-Prints the API's URL and serves until SIGTERM, which ends all pods, too.
-"""
+"""An API server on loopback, in memory: prints its URL and serves until it is killed."""
 
 import asyncio
-import json
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -14,24 +8,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 from aiohttp import web
 from api import Api
 from objects import Objects
-from pods import Pods
 
 
-async def main(folder: str) -> None:
+async def main() -> None:
     """Serve."""
-    objects = Objects()
     application = web.Application(client_max_size=1 << 26)
-    application.router.add_route("*", "/{path:.*}", Api(objects).answer)
+    application.router.add_route("*", "/{path:.*}", Api(Objects()).answer)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    pods = asyncio.create_task(Pods(objects, Path(folder), json.loads(os.environ["IMAGE"])).run())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, pods.cancel)
     host, port = runner.addresses[0][:2]
     print(f"http://{host}:{port}", flush=True)
-    await asyncio.wait([pods])
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main())

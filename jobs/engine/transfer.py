@@ -12,7 +12,6 @@ exceed the 2 GiB of an Arrow string column, and the task fails in the JVM.
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from durable_shuffle.jobs.spark_versions import types_named
@@ -28,8 +27,6 @@ _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 TRANSFER_KEYS = (_ROWS, _BYTES)
 _NO_LIMIT = str(2**31 - 1)
 _LARGE = (ArrayType, BinaryType, MapType, StructType, *types_named("VariantType"))
-_LEAVES_OFFSETS_OUT = pyspark.__version__.startswith(("4.0.", "4.1.", "4.2."))
-"""Whether this PySpark leaves out offsets; see `with_offsets`."""
 
 
 class LargeRowsError(Exception):
@@ -55,7 +52,7 @@ def page_settings(pages: int) -> dict[str, str]:
 def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the batches; raise LargeRowsError at a batch of more than `max_bytes`."""
     for given in batches:
-        batch = with_offsets(given) if _LEAVES_OFFSETS_OUT else given
+        batch = with_offsets(given)
         if max_bytes is not None and batch.nbytes > max_bytes:
             raise LargeRowsError(f"{batch.num_rows} rows have {batch.nbytes} bytes")
         yield batch
@@ -64,9 +61,9 @@ def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterato
 def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch with all its offsets; the same one if no column is nested.
 
-    Seen with PySpark 4.0.5 and 4.1.4 and pyarrow 26: if the nested lists, maps or strings of a
-    column have no elements in a whole batch, their offsets are an empty buffer. pyarrow reads the
-    first offset to compute sizes, and the Python worker crashes.
+    Seen with PySpark 3.5.1, 4.0.5 and 4.1.4, and pyarrow 26: if the nested lists, maps or strings
+    of a column have no elements in a whole batch, their offsets are an empty buffer. pyarrow reads
+    the first offset to compute sizes, and the Python worker crashes.
     """
     if not any(pa.types.is_nested(field.type) for field in batch.schema):
         return batch

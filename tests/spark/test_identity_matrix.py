@@ -10,6 +10,7 @@ import pytest
 from identity_judge import Case, World, judge
 from identity_matrix import CASES
 from pyspark.sql import SparkSession
+from spark_since import SINCE_4
 
 from durable_shuffle import DurableShuffle
 
@@ -122,6 +123,10 @@ ELSEWHERE = [
 """Rows that other tests cover, alone or in addition to a case: row, file, test."""
 
 
+WITH_NEWER_PYSPARK = ("a value", "version", "option", "filter", "data source")
+"""Cases of Arrow tables and of data sources in Python."""
+
+
 def rows_of_the_page() -> list[str]:
     """Return the first cells of the page's tables."""
     lines = (ROOT / "docs/internals/identity.md").read_text().splitlines()
@@ -138,7 +143,17 @@ def test_the_page_and_the_cases_have_the_same_rows() -> None:
         assert f"def test_{name}(" in (ROOT / f"tests/{file}.py").read_text()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.row}: {case.what}")
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            marks=[SINCE_4] if case.what in WITH_NEWER_PYSPARK else [],
+            id=f"{case.row}: {case.what}",
+        )
+        for case in CASES
+    ],
+)
 def test_classic(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     """Another driver finds the same stage, does not find the changed one, and rows are Spark's."""
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from spark_since import SINCE_4
 
 from durable_shuffle import DurableShuffle, Grouped
 from durable_shuffle.shuffle.base.settings import Settings
@@ -71,6 +72,7 @@ def test_map_and_reduce_equal_sparks_own(session: SparkSession, shuffle: Durable
     assert (stage.map_tasks, stage.map_tasks_run, stage.rows) == (3, 3, 250)
 
 
+@SINCE_4
 def test_grouped_equals_apply_in_arrow(session: SparkSession, tight: DurableShuffle) -> None:
     """Each key comes once with all its rows, from memory or from scratch files. The same functions
     run in Spark, with and without the key."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from spark_since import ARROW_TABLES, SINCE_4
 
 from durable_shuffle import DurableShuffle
 
@@ -276,7 +277,8 @@ TYPES = """
 def test_all_kinds_of_types_survive(session: SparkSession, shuffle: DurableShuffle) -> None:
     """Nested, null and extreme values of every type come back equal, in a zone other than UTC."""
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    df = session.range(0, 40, 1, 3).selectExpr(*_columns(TYPES))
+    columns = [c for c in _columns(TYPES) if ARROW_TABLES or "struct()" not in c]
+    df = session.range(0, 40, 1, 3).selectExpr(*columns)
     out = shuffle.repartition(df, 4, "t", "long_decimal", "record", "nested_list", "d", "span")
     assert out.schema == df.schema
     expected = df.repartition(4, "t", "long_decimal", "record", "nested_list", "d", "span")
@@ -324,6 +326,7 @@ def test_a_thousand_partitions_of_ten_rows(session: SparkSession, shuffle: Durab
     assert shuffle.report().stages[0].rows == 10
 
 
+@SINCE_4
 def test_plain_python_rows_come_back(session: SparkSession, shuffle: DurableShuffle) -> None:
     """Rows of an Arrow table come back as that table."""
     table = pa.table({"k": [3, 1, None, 2], "v": ["c", "a", None, "b"]})

@@ -74,6 +74,16 @@ def set_to(name: str, value: str, make: Make) -> Make:
     return changed
 
 
+def opposite(name: str, make: Make) -> Make:
+    """With a setting that is true or false the other way round than by default."""
+
+    def changed(w: World) -> DataFrame:
+        value = w.session.conf.get(f"spark.sql.{name}") == "true"
+        return set_to(name, str(not value).lower(), make)(w)
+
+    return changed
+
+
 def text_file(text: str, hours: int = 0, name: str = "x.csv", **options: str) -> Make:
     return lambda w: (
         w.session.read.options(**options)
@@ -210,9 +220,7 @@ CASES = [
         ZONED,
         set_to("session.timeZone", "Asia/Tokyo", ZONED),
     ),
-    Case(
-        "settings that change results", "ansi", ZONED, ZONED, set_to("ansi.enabled", "false", ZONED)
-    ),
+    Case("settings that change results", "ansi", ZONED, ZONED, opposite("ansi.enabled", ZONED)),
     Case(
         CODE, "body", applied(lambda n: n + 1), applied(lambda n: n + 1), applied(lambda n: n - 1)
     ),

@@ -109,7 +109,8 @@ class Suite:
     def _session(self, name: str) -> SparkSession:
         session = self.spark.newSession()
         self._drop_all(session)
-        session.sql("CREATE DATABASE suite")
+        # below a folder of its own: another process here may run the suite, too
+        session.sql(f"CREATE DATABASE suite LOCATION '{self.folder / 'suite.db'}'")
         session.sql("USE suite")
         session.conf.set("spark.sql.ansi.enabled", str(not name.startswith("nonansi")).lower())
         session.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")

@@ -19,6 +19,7 @@ from durable_shuffle.jobs.engine.checks import NO_STREAM, check_frame, check_key
 from durable_shuffle.jobs.engine.engine import COALESCES, Engine, Planned, ReadBack
 from durable_shuffle.jobs.engine.tasks import MapJob, MapResult, MapTasks, stored_rows
 from durable_shuffle.jobs.identity.digests import hex_digest
+from durable_shuffle.jobs.identity.plan.files import first_changed
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity
 from durable_shuffle.jobs.spark_versions import condition_of
 from durable_shuffle.jobs.stages.identity import StageIdentity
@@ -111,8 +112,7 @@ class Writing(ABC):
             return ""
         if not identity.vouched and not self.still_reads(identity.components):
             raise InputsChangedError(_CHANGED)  # each plan lists them
-        changed = (path for files in identity.files if (path := files.changed()))
-        path = next(changed, "")
+        path = first_changed(identity.files)
         why = f"{_CHANGED} ({path})" if path else ""
         if why and not at_once:
             raise InputsChangedError(why)

@@ -57,7 +57,8 @@ def test_a_kill_is_measured_and_shown(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("workload", ["W5", pytest.param("W4", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("workload", ["W5", "W4"])
 def test_a_killed_driver_is_measured_behind_a_late_network(tmp_path: Path, workload: str) -> None:
     """No map task runs again, of rows that are consumed and of a stage; a disk's faults are
     refused there."""

@@ -89,6 +89,7 @@ def check(trial: Trial, seed: str, count: int) -> None:
     assert len(trial.decisions) == 2, "programs of one kind only"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_stored_rows_are_those_of_one_run(trial: Trial, everyday_seed: int, batch: int) -> None:
     """Random programs, killed behind a random producer."""

@@ -1,6 +1,7 @@
 """What stands in a document says what it says when each object is asked alone."""
 
 import sys
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -23,8 +24,9 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     query_execution,
 )
 from durable_shuffle.jobs.identity.jvm.document import PHYSICAL, Seen
+from durable_shuffle.jobs.identity.plan import files
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.files import listed_files
+from durable_shuffle.jobs.identity.plan.files import first_changed, listed_files
 from durable_shuffle.jobs.spark_versions import argument_names
 
 pytestmark = pytest.mark.spark
@@ -161,11 +163,36 @@ def test_files_are_asked_again_by_folders(
     listed = listed_files(jvm, plan.relation().location())
     assert len(listed.entries) == 40
     with jvm_calls() as calls:
-        assert listed.changed() == ""
-    assert 0 < len(calls) <= 6
+        assert first_changed([listed]) == ""
+    assert 0 < len(calls) <= 5
     changed = sorted(folder.glob("*.parquet"))[3]
     changed.write_bytes(changed.read_bytes() + b"x")
-    assert listed.changed().endswith(changed.name)
+    assert first_changed([listed]).endswith(changed.name)
+
+
+def test_folders_of_several_tables_are_asked_side_by_side(
+    tables: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On object storage each takes a round trip. A changed file is named, of whichever table."""
+    jvm, found = Jvm(tables.sparkContext), []
+    for name in ("one", "two", "three"):
+        tables.range(0, 12, 1, 4).write.parquet(str(tmp_path / name))
+        frame = tables.read.parquet(str(tmp_path / name))
+        plan = jvm.seen(query_execution(frame).analyzed())
+        found.append(listed_files(jvm, plan.relation().location()))
+    all_asked = threading.Barrier(3)
+    facts_of = files._facts_of
+
+    def late(printed: str) -> dict[str, tuple[int, int]]:
+        all_asked.wait(60)
+        return facts_of(printed)
+
+    monkeypatch.setattr(files, "_facts_of", late)
+    assert first_changed(found) == ""
+    changed = min((tmp_path / "two").glob("*.parquet"))
+    changed.write_bytes(changed.read_bytes() + b"x")
+    assert first_changed(found) == changed.as_uri().replace("file://", "file:")
+    assert first_changed([]) == ""
 
 
 @pytest.mark.parametrize("more", ["", " AND s < 'x'", " AND s < 'x' AND d > 1"])

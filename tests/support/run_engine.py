@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from small_stage import SMALL, SeededIds
+from small_stage import SMALL, SeededIds, new_stage
 
 from durable_shuffle.shuffle.log.appender_log import Appended, Begun, Part
 from durable_shuffle.shuffle.log.stage import StageHandle
+from durable_shuffle.shuffle.storage.memory import MemoryStorage
 from durable_shuffle.shuffle.write.run_log import (
     FIRST_ORDINALS,
     SEGMENT_NUMBERS,
@@ -25,9 +26,14 @@ from durable_shuffle.shuffle.write.run_log import (
     write_part,
 )
 
-ROWS = 12
+ROWS, PARTITIONS = 12, 3
 SCHEMA = pa.schema([("n", pa.int64())])
 QUERY = "7d9f3f7e-query"
+
+
+def new_log_stage(draw: random.Random) -> StageHandle:
+    """Return a stage in memory that is written by a log."""
+    return new_stage(MemoryStorage(), SeededIds(draw), SCHEMA, partitions=PARTITIONS, writing="log")
 
 
 @dataclass

@@ -68,25 +68,24 @@ class ListedFiles:
     entries: tuple[str, ...] = ()
     """One line per file, with its partition values, sorted."""
 
-    def changed(self) -> str:
-        """Return the path of a file that is no longer what the entries say; "" if all are.
 
-        The storage is asked again, not the index alone.
-        """
-        if self.fixed:
-            return ""
-        differing = set(self.entries).symmetric_difference(self._listed())
-        if differing:
+def first_changed(listings: Sequence[ListedFiles]) -> str:
+    """Return the path of a file that is no longer what its entry says; "" if all are.
+
+    The storage is asked again, about all listings side by side, not the indexes alone.
+    """
+    wanted = dict[tuple[int, str], tuple[int, int]]()
+    for number, one in enumerate(listings):
+        if one.fixed:
+            continue
+        listed = file_entries(one.jvm, one.index, one.filters)
+        if differing := set(one.entries).symmetric_difference(listed):
             return str(literal_eval(min(differing))[1])
-        wanted = {}
-        for entry in self.entries:
+        for entry in one.entries:
             _, path, length, mtime, *_ = literal_eval(entry)
-            wanted[path] = length, mtime
-        now = _asked_again(self.jvm, self.index, sorted(wanted))
-        return next((path for path, facts in wanted.items() if now.get(path) != facts), "")
-
-    def _listed(self) -> list[str]:
-        return file_entries(self.jvm, self.index, self.filters, fixed=self.fixed)
+            wanted[number, path] = length, mtime
+    now = _asked_again(listings, sorted(wanted))
+    return next((path for (at, path), facts in wanted.items() if now.get((at, path)) != facts), "")
 
 
 def listed_files(
@@ -136,31 +135,43 @@ def _of_this_machine(path: str) -> tuple[int, ...]:
     return found.st_ino, found.st_ctime_ns
 
 
-def _asked_again(jvm: Jvm, index: Any, paths: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-    """Return length and time of each file as the storage says now; those that are gone lack."""
-    try:
-        conf = index.hadoopConf()  # with the options of the read
-    except JVM_ERRORS:
-        conf = jvm.context._jsc.hadoopConfiguration()  # noqa: SLF001
-    folders = dict[str, list[str]]()
-    for path in paths:
-        folders.setdefault(path.rpartition("/")[0], []).append(path)
+def _asked_again(
+    listings: Sequence[ListedFiles], files: Sequence[tuple[int, str]]
+) -> Mapping[tuple[int, str], tuple[int, int]]:
+    """Return length and time of files as the storage says now; those that are gone lack.
 
-    def folder(item: tuple[str, list[str]]) -> dict[str, tuple[int, int]]:
+    Args:
+        files: each is the number of its listing, and its path.
+    """
+    confs = {number: _hadoop_conf(listings[number]) for number in {number for number, _ in files}}
+    folders = dict[tuple[int, str], list[str]]()
+    for number, path in files:
+        folders.setdefault((number, path.rpartition("/")[0]), []).append(path)
+
+    def folder(item: tuple[tuple[int, str], list[str]]) -> dict[tuple[int, str], tuple[int, int]]:
+        (number, at), paths = item
+        root, conf = listings[number].jvm.root, confs[number]
         found = dict[str, tuple[int, int]]()
-        at, files = item
-        if len(files) > _ASKED_ONE_BY_ONE:
+        if len(paths) > _ASKED_ONE_BY_ONE:
             with suppress(*JVM_ERRORS):  # its files may be asked even so
-                found |= _facts_of(str(in_one_call(jvm.root, partial(_listing, at), conf)))
-        for path in files:
+                found |= _facts_of(str(in_one_call(root, partial(_listing, at), conf)))
+        for path in paths:
             if path not in found:
                 with suppress(*JVM_ERRORS):
-                    found[path] = in_one_call(jvm.root, partial(_length_and_time, path), conf)
-        return found
+                    found[path] = in_one_call(root, partial(_length_and_time, path), conf)
+        return {(number, path): facts for path, facts in found.items()}
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         each = list(pool.map(folder, folders.items()))
-    return {path: facts for of_folder in each for path, facts in of_folder.items()}
+    return {file: facts for of_folder in each for file, facts in of_folder.items()}
+
+
+def _hadoop_conf(listing: ListedFiles) -> Any:
+    """Return the Hadoop settings of a read, with its options where the index has them."""
+    try:
+        return in_one_call(listing.jvm.root, lambda _, index: index.hadoopConf(), listing.index)
+    except JVM_ERRORS:
+        return listing.jvm.context._jsc.hadoopConfiguration()  # noqa: SLF001
 
 
 def _listing(folder: str, jvm: Any, conf: Any) -> Any:

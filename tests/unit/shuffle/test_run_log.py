@@ -2,15 +2,15 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from run_engine import ROWS, SCHEMA, EngineRun
-from small_log import new_feed, poll_all, read_log_rows
+from run_engine import PARTITIONS, ROWS, SCHEMA, EngineRun, new_log_stage
+from small_log import read_log_rows
 from small_stage import (
     SMALL,
     ManualClock,
@@ -19,17 +19,14 @@ from small_stage import (
     patient,
 )
 
-from durable_shuffle.jobs.inspect.producer_logs import LogRows
 from durable_shuffle.serialization.arrow_schemas import schema_to_bytes
 from durable_shuffle.serialization.errors import (
     AbortedError,
-    CorruptDataError,
     FencedError,
     IncompatibleError,
     InvalidInputError,
     OutcomeUnknownError,
 )
-from durable_shuffle.shuffle.consume.open_view import open_view
 from durable_shuffle.shuffle.log.appender_log import Part
 from durable_shuffle.shuffle.log.job_log import enter_stage
 from durable_shuffle.shuffle.log.layout import parse_segment_key
@@ -37,7 +34,6 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.release.gc_run import GcReport, collect_garbage
 from durable_shuffle.shuffle.storage.contract import Storage, StorageLayer
 from durable_shuffle.shuffle.storage.memory import MemoryStorage
-from durable_shuffle.shuffle.stream.offset import StreamOffset
 from durable_shuffle.shuffle.stream.scan import StageScan, read_row_ranges, standing_rows
 from durable_shuffle.shuffle.testing.faulty_storage import FaultyStorage, Rule
 from durable_shuffle.shuffle.write.log_producer import LogProducer
@@ -47,8 +43,6 @@ from durable_shuffle.shuffle.write.run_log import (
     append_batch,
     clear_behind,
 )
-
-PARTITIONS = 3
 
 
 @pytest.fixture
@@ -60,10 +54,6 @@ def draw(seed: int) -> random.Random:
 @pytest.fixture
 def stage(draw: random.Random) -> StageHandle:
     return new_log_stage(draw)
-
-
-def new_log_stage(draw: random.Random) -> StageHandle:
-    return new_stage(MemoryStorage(), SeededIds(draw), SCHEMA, partitions=PARTITIONS, writing="log")
 
 
 def on(stage: StageHandle, storage: Storage) -> StageHandle:
@@ -398,84 +388,6 @@ def test_pipelines_and_streams_do_not_share_a_log(stage: StageHandle, draw: rand
     for query in ("q", ""):
         with pytest.raises(InvalidInputError, match="written by a pipeline"):
             EngineRun(other, draw, query=query).tasks(0)
-
-
-def lose(stage: StageHandle, slot: int) -> str:
-    key = stage.producer_log(0).key(slot)
-    stage.storage.delete([key])
-    return key
-
-
-def refused(stage: StageHandle, draw: random.Random, start: StreamOffset) -> Iterator[str]:
-    """What each kind of reader and writer says."""
-    newer, job = EngineRun(stage, draw), EngineRun(stage, draw, query="")
-    for call in (
-        lambda: standing_rows(stage),
-        lambda: StageScan(stage).latest(),
-        lambda: StageScan(stage).check_standing(start),
-        lambda: open_view(stage, 0, consumer="any"),
-        lambda: LogRows(stage),
-        lambda: newer.tasks(start.lanes[0].slot - 1),
-        lambda: job.tasks(0),
-    ):
-        with pytest.raises(CorruptDataError, match="lost its record") as error:
-            call()
-        yield str(error.value)
-
-
-@pytest.mark.parametrize("records", [8, 33])
-def test_a_lost_slot_is_never_taken_for_the_end(draw: random.Random, records: int) -> None:
-    """Wherever it is but at the end: readers, starts of streams and writers name it."""
-    for hole in range(records - 1):
-        stage = new_stage(
-            MemoryStorage(), SeededIds(draw), SCHEMA, partitions=PARTITIONS, writing="log"
-        )
-        run = EngineRun(stage, draw)
-        for n in range(records - 1):  # the first record is OPEN
-            assert run.commit(n, run.tasks(n))
-        end = StageScan(stage).latest()
-        key = lose(stage, hole)
-        said = list(refused(stage, draw, end))
-        assert len(said) == 7
-        assert all(key in text and "verify" in text for text in said)
-
-
-def test_a_slot_that_is_lost_while_a_stream_runs(stage: StageHandle, draw: random.Random) -> None:
-    """The one that a reader would take for the end next, and one that it would gallop over."""
-    run = EngineRun(stage, draw)
-    assert run.commit(0, run.tasks(0))
-    scan = StageScan(stage)
-    begin = scan.latest()
-    for n in range(1, 6):
-        assert run.commit(n, run.tasks(n))
-    slot = begin.lanes[0].slot
-    data = stage.producer_log(0).read(slot)
-    assert data is not None
-    key = lose(stage, slot)
-    with pytest.raises(CorruptDataError, match="lost its record") as refused:
-        scan.latest(begin)
-    assert key in str(refused.value)
-    stage.producer_log(0).append(slot, data)
-    end = scan.latest(begin)
-    lose(stage, slot + 1)
-    with pytest.raises(CorruptDataError, match="lost its record"):
-        StageScan(stage).ranges(begin, end)
-
-
-def test_a_slot_that_is_lost_before_a_follower_gets_there(
-    stage: StageHandle, draw: random.Random
-) -> None:
-    """It does not wait there for ever: once it has found nothing twice it looks behind."""
-    run, clock = EngineRun(stage, draw), ManualClock(0.0, [])
-    feed = new_feed(stage, 0, clock=clock)
-    for n in range(4):
-        assert run.commit(n, run.tasks(n))
-    key = lose(stage, 2)
-    poll_all(feed, stage, 0)
-    clock.sleep(feed.quiet_seconds())
-    with pytest.raises(CorruptDataError, match="lost its record") as refused:
-        feed.poll()
-    assert key in str(refused.value)
 
 
 def test_a_sealed_stage_is_no_stream(draw: random.Random) -> None:

@@ -29,6 +29,7 @@ from durable_shuffle.shuffle.log.stage import (
 from durable_shuffle.shuffle.seal.index import IndexWriter, content_tag
 from durable_shuffle.shuffle.seal.transpose import by_subpartition
 from durable_shuffle.shuffle.storage.contract import ObjectInfo
+from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.write.segments import give_back
 
 
@@ -82,8 +83,9 @@ def sealed_state(
         known: what the caller knows of the stage's log; None to read it.
         may_seal: runs beside the writing of the index; raises if the caller must not seal.
         may_go_on: runs beside the writing of SEAL; raises if the caller must stop behind it.
-        foreseen: is told the seal and a small index before they are written. Nothing that is stored
-            or handed out may rest on them before this function returns that very seal.
+        foreseen: is told the seal and a small index before the seal is written, and on a storage
+            that is far before the index is: elsewhere readers read the object. Nothing that is
+            stored or handed out may rest on them before this function returns that very seal.
 
     Returns:
         The state, with a seal, and the index that was written. The seal may name another one.
@@ -118,11 +120,15 @@ def sealed_state(
         if indexed.whole:
             foreseen(seal_of(indexed), indexed.whole)
 
+    far = is_far(stage.storage)
+    before = (ready,) if far else ()
     indexed = _written(
-        lambda: write_index(stage, ordered, record_id, settings or Settings(), ready),
+        lambda: write_index(stage, ordered, record_id, settings or Settings(), *before),
         stage,
         may_seal,
     )
+    if not far:
+        ready(indexed)
     seal = seal_of(indexed)
 
     def unless_decided(state: StageState) -> Seal | None:

@@ -1,13 +1,18 @@
 """The next stage of a query is prepared while the one below is sealed; none of its tasks starts."""
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from sealing import Watched, two_exchanges
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.serialization.errors import ConflictError
+from durable_shuffle.shuffle.storage.contract import Bytes
+from durable_shuffle.shuffle.storage.local import LocalStorage
 
 pytestmark = pytest.mark.spark
 
@@ -56,3 +61,34 @@ def test_a_seal_that_fails_ends_the_query(
     with DurableShuffle(session, root, job="tests") as shuffle:
         assert sorted(shuffle.query(df).collect()) == sorted(df.collect())
         assert shuffle.report().stages[0].map_tasks_run == 0
+
+
+@pytest.mark.parametrize("used", ["broadcast", "subquery"])
+def test_planning_that_reads_a_stage_waits_for_its_index(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, used: str
+) -> None:
+    """Broadcasts and subqueries of the next stage run while it is planned."""
+    held: list[str] = []
+    put = LocalStorage.put
+
+    def late(storage: LocalStorage, key: str, parts: Sequence[Bytes]) -> None:
+        if "/index/" in key and not held:
+            held.append(key)
+            assert not threading.Event().wait(3)
+        put(storage, key, parts)
+
+    sums = session.range(0, 400, 1, 4).groupBy((F.col("id") % 7).alias("k")).sum("id")
+    numbers = session.range(0, 70, 1, 2).withColumn("k", F.col("id") % 7)
+    if used == "broadcast":
+        df = numbers.join(F.broadcast(sums), "k").groupBy("sum(id)").count()
+    else:
+        sums.createOrReplaceTempView("sums_of_test")
+        few = numbers.where("id < (SELECT count(*) FROM sums_of_test)")
+        df = few.groupBy("k").count()
+    expected = sorted(df.collect())
+    with DurableShuffle(session, root, job="tests") as shuffle:
+        shuffle.checkpoint(session.range(3), name="workers").count()
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "put", late)
+            assert sorted(shuffle.query(df).collect()) == expected
+    assert held

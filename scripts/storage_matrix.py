@@ -53,8 +53,11 @@ def passed(arguments: list[str]) -> str:
 def main() -> None:
     """Run what was asked for, and write its rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("storages", nargs="*", default=list(STORAGES), choices=STORAGES)
-    for name in parser.parse_args().storages:
+    parser.add_argument("storages", nargs="*", help=f"some of {', '.join(STORAGES)}; default: all")
+    wanted = parser.parse_args().storages
+    if unknown := set(wanted) - set(STORAGES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    for name in wanted or STORAGES:
         title, kit = STORAGES[name]
         start = time.monotonic()
         programs = passed([SPARK, "-k", name])

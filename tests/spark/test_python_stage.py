@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_since import SINCE_4
 
 from durable_shuffle import DurableShuffle, Grouped
 from durable_shuffle.shuffle.base.settings import Settings
@@ -72,7 +71,7 @@ def test_map_and_reduce_equal_sparks_own(session: SparkSession, shuffle: Durable
     assert (stage.map_tasks, stage.map_tasks_run, stage.rows) == (3, 3, 250)
 
 
-@SINCE_4
+@pytest.mark.skipif(not hasattr(DataFrame, "toArrow"), reason="came with PySpark 4.0")
 def test_grouped_equals_apply_in_arrow(session: SparkSession, tight: DurableShuffle) -> None:
     """Each key comes once with all its rows, from memory or from scratch files. The same functions
     run in Spark, with and without the key."""

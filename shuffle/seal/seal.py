@@ -121,9 +121,9 @@ def sealed_state(
             foreseen(seal_of(indexed), indexed.whole)
 
     far = is_far(stage.storage)
-    before = (ready,) if far else ()
+    before = ready if far else lambda _: None
     indexed = _written(
-        lambda: write_index(stage, ordered, record_id, settings or Settings(), *before),
+        lambda: write_index(stage, ordered, record_id, settings or Settings(), before),
         stage,
         may_seal,
     )

@@ -9,6 +9,13 @@ from durable_shuffle.shuffle.storage.memory import MemoryStorage
 
 
 @pytest.fixture
+def draw(seed: int) -> random.Random:
+    """Chooses anew in each run, in CI the same."""
+    print("seed", seed)
+    return random.Random(seed)
+
+
+@pytest.fixture
 def storage() -> MemoryStorage:
     """An empty storage."""
     return MemoryStorage()

@@ -17,12 +17,6 @@ from durable_shuffle.shuffle.stream.scan import StageScan, standing_rows
 
 
 @pytest.fixture
-def draw(seed: int) -> random.Random:
-    print("seed", seed)
-    return random.Random(seed)
-
-
-@pytest.fixture
 def stage(draw: random.Random) -> StageHandle:
     return new_log_stage(draw)
 

@@ -46,12 +46,6 @@ from durable_shuffle.shuffle.write.run_log import (
 
 
 @pytest.fixture
-def draw(seed: int) -> random.Random:
-    print("seed", seed)
-    return random.Random(seed)
-
-
-@pytest.fixture
 def stage(draw: random.Random) -> StageHandle:
     return new_log_stage(draw)
 

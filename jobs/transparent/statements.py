@@ -1,4 +1,4 @@
-"""SQL statements that write the rows of a query: INSERT, CREATE TABLE AS SELECT, CACHE, MERGE.
+"""SQL statements that run queries and write: INSERT, CREATE TABLE AS SELECT, CACHE, MERGE, DELETE.
 
 Strategy: Spark parses the text. The query below the statement is stored like any other; then the
 parsed statement is run, once, with the plan of the stored rows in place of the query. That plan
@@ -10,7 +10,7 @@ create exists, or if its query cannot be analyzed alone (`DEFAULT` in VALUES). S
 own and come before anything is stored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,12 +31,18 @@ _QUERY_AT = {
 }
 """Statement -> which of its children is the query."""
 _REPLACES = ("InsertIntoStatement", "InsertIntoDir")
+_CHANGES = ("UpdateTable", "DeleteFromTable")
+"""Statements that may have queries in their expressions."""
+_CHANGES_ROWS = ("ReplaceData", "WriteDelta")
+"""What the former become where a table is changed row by row, as Iceberg's are."""
+_QUERY_EXPRESSIONS = ("ListQuery", "Exists", "ScalarSubquery")
 _VIEWS_OF_PLANS = "spark.sql.legacy.storeAnalyzedPlanForView"
 """CACHE TABLE AS makes a view: by default of the query's text, which would run in Spark again."""
 _AT_ONCE = frozenset(
     {
         *_QUERY_AT,
-        *("CacheTable", "MergeIntoTable", "UpdateTable", "DeleteFromTable"),
+        *_CHANGES,
+        *("CacheTable", "MergeIntoTable"),
         *("AppendData", "OverwritePartitionsDynamic"),
         *("ExecuteImmediateQuery", "UnresolvedExecuteImmediate", "CompoundBody"),
     }
@@ -108,18 +114,26 @@ def run_over(spark: SparkSession, statement: Statement, plan: Any) -> DataFrame:
 
 def _is_due(spark: SparkSession, statement: Statement) -> bool:
     """Return whether nothing that Spark can tell beforehand keeps the statement from running."""
-    _analyze(spark, statement.plan)
+    analyzed = _analyze(spark, statement.plan)
+    if statement.name in _CHANGES:
+        return _name(analyzed) in _CHANGES_ROWS
     if statement.name != "CreateTableAsSelect":
         return True
     parts = [str(part) for part in items(items(statement.plan.children())[0].nameParts())]
     return not spark.catalog.tableExists(".".join(f"`{p.replace('`', '``')}`" for p in parts))
 
 
-def _analyze(spark: SparkSession, plan: Any) -> None:
-    """Let Spark check a statement without running it; raises one of JVM_ERRORS."""
+def _analyze(spark: SparkSession, plan: Any) -> Any:
+    """Let Spark check a statement without running it; return its analyzed plan.
+
+    Raises:
+        One of JVM_ERRORS.
+    """
     jvm: Any = classes_of(spark)
     skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-    spark._jsparkSession.sessionState().executePlan(plan, skip).assertAnalyzed()  # noqa: SLF001
+    execution: Any = spark._jsparkSession.sessionState().executePlan(plan, skip)  # noqa: SLF001
+    execution.assertAnalyzed()
+    return execution.analyzed()
 
 
 def _statement(spark: SparkSession, plan: Any) -> Statement | None:
@@ -165,7 +179,51 @@ def _statement(spark: SparkSession, plan: Any) -> Statement | None:
             return _with_children(spark, plan, [children[0], alias])
 
         return Statement(name, plan, (items(source.children())[0],), merged, again=False)
-    return None
+    return _changing(spark, plan) if name in _CHANGES else None
+
+
+def _changing(spark: SparkSession, plan: Any) -> Statement:
+    """Return UPDATE or DELETE with those queries of its expressions that read no changed row."""
+    queries, stored = list[Any](), list[bool]()
+
+    def found(query: Any) -> Any:
+        stored.append(_stands_alone(spark, query))
+        queries.extend([query] if stored[-1] else [])
+        return query
+
+    def rebuilt(plans: Sequence[Any]) -> Any:
+        given, replaces = iter(plans), iter(stored)
+        return _with_queries(spark, plan, lambda old: next(given) if next(replaces) else old)
+
+    _with_queries(spark, plan, found)
+    return Statement(_name(plan), plan, tuple(queries), rebuilt, again=False)
+
+
+def _stands_alone(spark: SparkSession, plan: Any) -> bool:
+    try:
+        _analyze(spark, plan)
+    except JVM_ERRORS:
+        return False
+    return True
+
+
+def _with_queries(spark: SparkSession, plan: Any, new: Callable[[Any], Any]) -> Any:
+    """Return UPDATE or DELETE over the `new` of each query in its expressions, in their order."""
+
+    def changed(expression: Any) -> Any:
+        if _name(expression) in _QUERY_EXPRESSIONS:
+            return expression.withNewPlan(new(expression.plan()))
+        children = items(expression.children())
+        return _with_children(spark, expression, map(changed, children)) if children else expression
+
+    if _name(plan) == "DeleteFromTable":
+        return plan.copy(plan.table(), changed(plan.condition()))
+    jvm: Any = classes_of(spark)
+    assignments = to_seq(jvm, [changed(one) for one in items(plan.assignments())])
+    condition = plan.condition()
+    if condition.isDefined():
+        condition = jvm.scala.Option.apply(changed(condition.get()))
+    return plan.copy(plan.table(), assignments, condition)
 
 
 def _named(plan: Any) -> Statement | None:
@@ -179,6 +237,6 @@ def _name(plan: Any) -> str:
     return str(plan.getClass().getSimpleName())
 
 
-def _with_children(spark: SparkSession, plan: Any, children: Sequence[Any]) -> Any:
+def _with_children(spark: SparkSession, plan: Any, children: Iterable[Any]) -> Any:
     jvm: Any = classes_of(spark)
     return plan.withNewChildren(to_seq(jvm, list(children)))

@@ -76,18 +76,19 @@ def test_tables_on_connect(programs: Any, tmp_path: Path) -> None:
     assert {step: wrong for step, wrong in found.items() if wrong} == {}
 
 
-SOME = ("delta:merge", "delta:own rows", "iceberg:behind its own rows", "iceberg:create")
+SOME = ("delta:merge", "delta:own rows", "iceberg:behind its own rows", "iceberg:update")
+CHANGES = ("iceberg:delete", "iceberg:delete of each", "iceberg:update")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "wanted", [SOME, pytest.param(("delta:*", "iceberg:*"), marks=pytest.mark.soak)], ids=len
+    "wanted", [SOME, CHANGES, ("delta:*", "iceberg:*")], ids=["some", "changes", "all"]
 )
 def test_statements_that_write(programs: Any, tmp_path: Path, wanted: tuple[str, ...]) -> None:
     """Tables are as after plain Spark; the query's exchanges are stored and found again."""
     answer = answer_of("statements_driver", programs, tmp_path, *wanted)
     del answer["spark"]
-    for kind in ("delta", "iceberg"):
+    for kind in {name.partition(":")[0] for name in wanted}:
         first, second, own = answer.pop(f"{kind} labels")
         assert json.loads(first)["job"] == "tables"
         assert (second, own) == (first, "mine")  # one application, one command

@@ -43,7 +43,22 @@ STATEMENTS: dict[str, tuple[list[str], str]] = {
         [START, FILL],
         "INSERT OVERWRITE {table} SELECT k, max(s) + 1 FROM {table} GROUP BY k",
     ),
+    "delete": (
+        [START, FILL],
+        f"DELETE FROM {{table}} WHERE k IN (SELECT k FROM ({SUM}) WHERE s > 600) OR k = -1",
+    ),
+    "delete of each": (  # one of its queries cannot be asked alone
+        [START, FILL],
+        f"DELETE FROM {{table}} d WHERE EXISTS (SELECT 1 FROM t WHERE t.k = d.k) "
+        f"AND d.k NOT IN (SELECT s FROM ({SUM}))",
+    ),
+    "update": (
+        [START, FILL],
+        f"UPDATE {{table}} SET s = s + 5 WHERE k < (SELECT count(*) FROM ({SUM}))",
+    ),
 }
+WITH_QUERIES_IN_CONDITIONS = ("iceberg",)
+"""Kinds of tables that have DELETE and UPDATE with a query in their condition."""
 
 
 def rows_after(
@@ -106,6 +121,9 @@ def main() -> None:
         kind, _, only = wanted.partition(":")
         for name, case in STATEMENTS.items():
             if only not in (name, "*"):
+                continue
+            changes = case[1].startswith(("DELETE", "UPDATE"))
+            if changes and kind not in WITH_QUERIES_IN_CONDITIONS:
                 continue
             runs = answer[f"{kind}:{name}"] = {}
             for run in ("plain", "first", "second"):

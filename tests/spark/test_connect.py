@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 ROWS = [[i % 7, i] for i in range(40)]
 
 
-STEP = 3
+STEP = 10
 """From case to case of the identity matrix that always run."""
 
 

@@ -25,10 +25,10 @@ pytestmark = [
 EVERYDAY_SEED = 2674141284
 """Everyday programs are the same in each run, so only a code change can make them fail.
 DURABLE_SHUFFLE_SEED draws others, and `make soak` does so in each run."""
-BATCH = 25
-EVERYDAY_BATCHES = 5
-PARTS, PART_BATCHES = 10, 20
-"""`make soak` runs 5,000 programs, in parts of 500, and resumes by part."""
+BATCH = 12
+EVERYDAY_BATCHES = 10
+PARTS, PART_BATCHES = 10, 42
+"""`make soak` runs 5,040 programs, in parts of 504, and resumes by part."""
 
 
 @pytest.fixture

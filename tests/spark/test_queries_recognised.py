@@ -8,7 +8,7 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.soak)])
 def test_second_run_runs_no_producer(programs: Any, tmp_path: Path, step: int) -> None:
     """Rows are Spark's in both runs. For any query, the second one runs no producer, and reads
     all that is stored without a Python process beside the driver."""

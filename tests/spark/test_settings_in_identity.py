@@ -97,6 +97,7 @@ def together(*cases: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     return {key: value for of in cases for case in of.values() for key, value in case.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "settings",
     [

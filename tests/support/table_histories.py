@@ -277,5 +277,5 @@ ICEBERG = History(
     ),
 )
 HISTORIES = (DELTA, DELTA_SCHEMA, DELTA_PATH, ICEBERG, ICEBERG_SCHEMA, ICEBERG_V3)
-SAMPLE: dict[str, int | None] = {"Delta": 5, "Iceberg": 5, "Delta-schema": 3}
+SAMPLE: dict[str, int | None] = {"Delta": 4, "Iceberg": 4}
 """What `make test` runs: history -> how many of its steps; None stands for all of them."""

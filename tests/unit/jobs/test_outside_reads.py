@@ -36,6 +36,7 @@ def test_ordinary_functions_are_recognised(form: str) -> None:
     assert wrong == {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_reads_is_named(form: str) -> None:
     """More than 90 expressions that read the clock, files, services, random numbers and others."""

@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up; the demo needs less. See CONTRIBUTING.md for the rest.
-.PHONY: setup demo test table-formats lint unit soak bench bench-baseline dist docs compatibility requirements clean
+.PHONY: setup demo test table-formats lint unit soak bench bench-baseline dist docs compatibility requirements house clean
 PY := .venv/bin/python
 CLASSES := .venv/spark-classes.jsa
 # `make test` fails if fewer Spark tests than this passed
@@ -74,6 +74,11 @@ dist: setup
 # writes docs/internals/requirements.md from the marks on the tests
 requirements: setup
 	$(PY) scripts/requirements.py
+
+# the package as the wheel lays it out, in build/house, for tools that follow no links; which folder
+# imports which
+house: setup
+	@$(PY) scripts/house.py
 
 clean:
 	rm -rf .venv .venv-compat-* .venv-airflow .venv-dagster .venv-dbt .venv-jupyter .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site .cache

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -208,7 +210,8 @@ def functions(p: Place) -> None:
     spark.udf.register("upper", lambda text: f"{text}!", "string")
     p.unknown("a shadow, in SQL", lambda: spark.sql(text), "the function upper")
     p.unknown("a shadow, called", lambda: frame, "the function upper")
-    spark.sql("drop temporary function upper")
+    with suppress(AnalysisException):  # PySpark 4.0 takes it for its own
+        spark.sql("drop temporary function upper")
 
 
 def hidden(p: Place) -> None:

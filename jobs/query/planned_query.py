@@ -110,8 +110,10 @@ class PlannedQuery:
         self._rebuilder = Rebuilder(self._session)
         self._identities = CutIdentities(name, self._jvm, engine, stages, df, planned, version)
         self.cuts: list[Cut] = []
-        self._placed: dict[int, Cut] = {}
-        """Cut number -> a cut that started; the plan reads its stage instead of computing it."""
+        self._started: dict[int, Cut] = {}
+        """Cut number -> a cut that started. It is neither planned nor identified again."""
+        self._placed: set[int] = set()
+        """Numbers of those that the logical plan reads instead of computing them."""
         self._sizes: dict[int, tuple[int, int]] = {}
         """Cut number -> (bytes, rows) of a sealed stage that the plan does not know yet."""
         self.adapted: list[str] = []
@@ -142,7 +144,7 @@ class PlannedQuery:
         before = self.cuts
         first = self._identities.next_number()
         self.last, cuts = cut_plan(root, partial(classify, self.engine.check_columns), first)
-        self.cuts = [*self._placed.values(), *cuts]
+        self.cuts = [*self._started.values(), *cuts]
         self.result_cut, self._above = self._cut_result(first + len(cuts))
         self._zips_unions = any(
             node.name == "UnionExec" and union_is_zipped(node) for node in root.every()
@@ -159,35 +161,49 @@ class PlannedQuery:
         self.cuts.append(cut)
         return cut, PlanPiece(self.last.root, {top.id: cut})
 
-    def place(self, cut: Cut) -> None:
+    def starts(self, cut: Cut) -> None:
         """Say that a cut starts: from now on it is neither planned nor identified again."""
         with self._lock:
-            if not self._adapts or cut is self.result_cut or cut.number in self._placed:
+            if self._adapts and cut is not self.result_cut:
+                self._started.setdefault(cut.number, cut)
+
+    def _place(self) -> None:
+        """Let the logical plan read the cuts that started. Most queries are never planned again,
+        so this waits until one is."""
+        for number, cut in list(self._started.items()):
+            if number in self._placed:
+                continue
+            placing = self._logical.place(cut, self._root)
+            if placing == "placed":
+                self._placed.add(number)
+            elif placing == "elsewhere":
+                del self._started[number]
+                self._sizes.pop(number, None)
+            else:
+                self._adapts = False
                 return
-        with catalyst.active(self._session), self._lock:
-            placed = self._logical.place(cut, self._root)
-            if placed == "placed":
-                self._placed[cut.number] = cut
-            self._adapts = placed != "unknown"
 
     def sized(self, cut: Cut, sizes: Seal | NativeStage) -> None:
         """Say that the map side of a cut has ended."""
-        if cut.number in self._placed and cut.number not in self._bytes:
+        if cut.number in self._started and cut.number not in self._bytes:
             self._bytes[cut.number] = sizes.memory_bytes
             self._sizes[cut.number] = sizes.memory_bytes, sizes.rows
 
     def replan(self) -> bool:
         """Plan the query again if sizes that are known by now may change it; return whether."""
-        if not self.may_adapt() or not self._limits.may_change(self._sizes.values()):
+        if not self._is_due():
             return False
-        sizes, self._sizes = self._sizes, {}
-        before, joins = self._not_started(), len(self.joins())
         with catalyst.active(self._session), self._lock:
+            self._place()
+            if not self._is_due():
+                return False
+            sizes, self._sizes = self._sizes, {}
+            before, joins = self._not_started(), len(self.joins())
             for number, (data_bytes, rows) in sizes.items():
-                self._logical.sized(self._placed[number], data_bytes=data_bytes, rows=rows)
+                self._logical.sized(self._started[number], data_bytes=data_bytes, rows=rows)
             root = read_tree(self._jvm, self._logical.physical(), self._logical.cut_of_rdd)
-            placed = {cut.node.id: cut for cut in self._placed.values()}
-            if not is_better(root, self._root, placed):
+            started = {cut.node.id: cut for cut in self._started.values()}
+            if not is_better(root, self._root, started):
                 return False
             self._was_replanned = True
             self._cut(root)
@@ -197,9 +213,12 @@ class PlannedQuery:
             self.adapted.append(_planned_again(sizes, dropped, joins - len(self.joins())))
         return True
 
+    def _is_due(self) -> bool:
+        return self.may_adapt() and self._limits.may_change(self._sizes.values())
+
     def _not_started(self) -> list[Cut]:
         exchanges = [cut for cut in self.cuts if cut is not self.result_cut]
-        return [cut for cut in exchanges if cut.number not in self._placed]
+        return [cut for cut in exchanges if cut.number not in self._started]
 
     def may_adapt(self) -> bool:
         """Return whether sizes of stages may change what has not started.
@@ -210,7 +229,7 @@ class PlannedQuery:
 
     def joins(self) -> list[list[Cut]]:
         """Return the cuts that each shuffled join reads, in pieces that have not started."""
-        waiting = [cut.piece for cut in self.cuts if cut.number not in self._placed]
+        waiting = [cut.piece for cut in self.cuts if cut.number not in self._started]
         return shuffled_joins([self.last, *waiting])
 
     def starting(self, ready: Collection[Cut], running: Collection[Cut]) -> list[Cut]:

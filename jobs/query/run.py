@@ -205,7 +205,7 @@ class QueryRun:
         identity = self._query.identity(cut)
         committed = partial(self._stages.store.progress, self._query.name, identity)
         self._progress.started(cut.number, _title(cut), committed)
-        self._query.place(cut)
+        self._query.starts(cut)
         self._started[self._query.fingerprint(cut)] = cut.number
         work: Callable[[], Source]
         foreseen: Future[SealedRows] | None = None
@@ -325,7 +325,7 @@ class QueryRun:
     def _finish(self, cut: Cut, source: Source) -> None:
         self.stored[cut.number], self._finished[cut.number] = source, cut
         read = self._query.input_bytes(cut)
-        self._query.place(cut)  # unless it started
+        self._query.starts(cut)  # unless it has
         self._query.sized(cut, sizes_of(source))
         if isinstance(source, NativeStage):
             self._at_risk.takes(cut.number, source.seconds)

@@ -121,7 +121,7 @@ class SealedCuts:
         for cut in list(query.cuts):
             seal = self.seal(cut) if self.needed().get(cut.number) else None
             if seal is not None:
-                query.place(cut)
+                query.starts(cut)
                 query.sized(cut, seal)
         return query.replan()
 

@@ -20,6 +20,7 @@ from pyspark.sql.connect.plan import CachedRemoteRelation
 from durable_shuffle import DurableShuffle, DurableShuffleError, Grouped
 from durable_shuffle.jobs import claims
 from durable_shuffle.jobs.deploy.preflight import RemoteStorage, preflight
+from durable_shuffle.jobs.streaming.register import can_register
 from durable_shuffle.pipelines import spark_tasks
 from durable_shuffle.shuffle.base.clock import RandomIds
 from durable_shuffle.shuffle.storage.contract import ByteRange
@@ -427,7 +428,7 @@ def main(root: str, folder: str, step: str) -> None:
         "remote": remote(spark, f"{root}/remote"),
         "other_host": other_host(spark, f"{root}/host"),
         "pipeline": pipeline(spark),
-        "streams": streams(spark, f"{root}/streams"),
+        "streams": streams(spark, f"{root}/streams") if can_register() else None,
     }
     print(json.dumps(answer), flush=True)
     spark.stop()

@@ -25,7 +25,7 @@ from durable_shuffle.bench.tpch.oracle import Oracle
 from durable_shuffle.shuffle.base.clock import Clock, SystemClock
 
 QUICK_SCALE, FULL_SCALE = 0.02, 0.2
-DEMO_COSTS = {"python": 200}
+DEMO_COSTS = {"python": 120}
 """Producers that hash some tenths of a second each: slow enough to be killed among."""
 
 

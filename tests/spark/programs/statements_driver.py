@@ -52,6 +52,10 @@ STATEMENTS: dict[str, tuple[list[str], str]] = {
         f"DELETE FROM {{table}} d WHERE EXISTS (SELECT 1 FROM t WHERE t.k = d.k) "
         f"AND d.k NOT IN (SELECT s FROM ({SUM}))",
     ),
+    "delete by its own rows": (
+        [START, FILL],
+        "DELETE FROM {table} WHERE k IN (SELECT k FROM {table} GROUP BY k HAVING sum(s) > 1)",
+    ),
     "update": (
         [START, FILL],
         f"UPDATE {{table}} SET s = s + 5 WHERE k < (SELECT count(*) FROM ({SUM}))",

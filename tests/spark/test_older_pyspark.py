@@ -20,6 +20,8 @@ FILES = (
     "test_identity_matrix.py",
 )
 """Random programs, rows of all types, whole queries, lost data, stale reuse."""
+OF_THIS_RUN = ("SPARK_HOME", "JAVA_TOOL_OPTIONS", "PYSPARK_SUBMIT_ARGS")
+"""Variables that this run set for its own PySpark and Java."""
 
 ASKED = """
 from pyspark.sql import SparkSession
@@ -96,7 +98,8 @@ def test_pyspark_35(compatibility: ModuleType, file: str, platform: str) -> None
         more = java_11()
     elif platform == "Scala 2.13":
         more = scala_213(next(own.parents[1].glob("lib/python*/site-packages/pyspark")))
-    environment = {**os.environ, "PYSPARK_PYTHON": str(own), **more}
+    outer = {key: value for key, value in os.environ.items() if key not in OF_THIS_RUN}
+    environment = {**outer, "PYSPARK_PYTHON": str(own), **more}
     said = subprocess.run(
         [own, "-c", ASKED], env=environment, check=True, capture_output=True, text=True
     )

@@ -103,8 +103,8 @@ class QueryCalls(FrameCalls):
         isEmpty, toPandas, toArrow, toLocalIterator, foreach, foreachPartition, count, write and
         writeTo; checkpoint and localCheckpoint, each a stored stage, at once even with
         `eager=False`; in `spark.sql`, the queries of INSERT, CREATE TABLE AS SELECT and CACHE
-        TABLE AS, of MERGE's source, and those in DELETE and UPDATE that read no changed row (where
-        a table has such queries, as Iceberg's do). The statement itself runs once, as usual.
+        TABLE AS, of MERGE's source, and those in DELETE and UPDATE if none reads the changed row
+        (where a table has such queries, as Iceberg's do). The statement itself runs once, as usual.
         Everything else runs in Spark and stores nothing: other actions, show() and `df.rdd` for
         example; EXECUTE IMMEDIATE, SQL scripts and statements with parameters; DataFrames that
         `query` refuses. `report().native` names the last two kinds. One block at a time per

@@ -171,9 +171,8 @@ class PlannedQuery:
         """Let the logical plan read the cuts that started. Most queries are never planned again,
         so this waits until one is."""
         for number, cut in list(self._started.items()):
-            if number in self._placed:
-                continue
-            placing = self._logical.place(cut, self._root)
+            placed = number in self._placed
+            placing = "placed" if placed else self._logical.place(cut, self._root)
             if placing == "placed":
                 self._placed.add(number)
             elif placing == "elsewhere":
@@ -181,7 +180,7 @@ class PlannedQuery:
                 self._sizes.pop(number, None)
             else:
                 self._adapts = False
-                return
+                break
 
     def sized(self, cut: Cut, sizes: Seal | NativeStage) -> None:
         """Say that the map side of a cut has ended."""

@@ -1,7 +1,8 @@
 """SQL statements that run queries and write: INSERT, CREATE TABLE AS SELECT, CACHE, MERGE, DELETE.
 
 Strategy: Spark parses the text. The query below the statement is stored like any other; then the
-parsed statement is run, once, with the plan of the stored rows in place of the query. That plan
+parsed statement is run, once, with the plan of the stored rows in place of the query. In DELETE and
+UPDATE these are the queries in expressions, if none of them reads the changed row. That plan
 also shows the one that the rows came from (`catalyst.with_origin`), so Spark checks the statement
 as the user wrote it.
 
@@ -33,7 +34,7 @@ _QUERY_AT = {
 _REPLACES = ("InsertIntoStatement", "InsertIntoDir")
 _CHANGES = ("UpdateTable", "DeleteFromTable")
 """Statements that may have queries in their expressions."""
-_CHANGES_ROWS = ("ReplaceData", "WriteDelta")
+_REWRITES = ("ReplaceData", "WriteDelta")
 """What the former become where a table is changed row by row, as Iceberg's are."""
 _QUERY_EXPRESSIONS = ("ListQuery", "Exists", "ScalarSubquery")
 _VIEWS_OF_PLANS = "spark.sql.legacy.storeAnalyzedPlanForView"
@@ -116,7 +117,7 @@ def _is_due(spark: SparkSession, statement: Statement) -> bool:
     """Return whether nothing that Spark can tell beforehand keeps the statement from running."""
     analyzed = _analyze(spark, statement.plan)
     if statement.name in _CHANGES:
-        return _name(analyzed) in _CHANGES_ROWS
+        return _name(analyzed) in _REWRITES and not _reads_changed_row(analyzed)
     if statement.name != "CreateTableAsSelect":
         return True
     parts = [str(part) for part in items(items(statement.plan.children())[0].nameParts())]
@@ -183,28 +184,32 @@ def _statement(spark: SparkSession, plan: Any) -> Statement | None:
 
 
 def _changing(spark: SparkSession, plan: Any) -> Statement:
-    """Return UPDATE or DELETE with those queries of its expressions that read no changed row."""
-    queries, stored = list[Any](), list[bool]()
+    """Return UPDATE or DELETE with the queries of its expressions."""
+    queries = list[Any]()
 
     def found(query: Any) -> Any:
-        stored.append(_stands_alone(spark, query))
-        queries.extend([query] if stored[-1] else [])
+        queries.append(query)
         return query
 
     def rebuilt(plans: Sequence[Any]) -> Any:
-        given, replaces = iter(plans), iter(stored)
-        return _with_queries(spark, plan, lambda old: next(given) if next(replaces) else old)
+        given = iter(plans)
+        return _with_queries(spark, plan, lambda _: next(given))
 
     _with_queries(spark, plan, found)
     return Statement(_name(plan), plan, tuple(queries), rebuilt, again=False)
 
 
-def _stands_alone(spark: SparkSession, plan: Any) -> bool:
-    try:
-        _analyze(spark, plan)
-    except JVM_ERRORS:
-        return False
-    return True
+def _reads_changed_row(analyzed: Any) -> bool:
+    """Return whether a query in an expression of UPDATE or DELETE reads columns of the row.
+
+    Only the whole statement tells. Alone, such a query may find a variable of the session with the
+    same name as the column.
+    """
+    expressions = (top for node in every(analyzed) for top in items(node.expressions()))
+    queries = (one for top in expressions for one in every(top))
+    return any(
+        query.outerAttrs().nonEmpty() for query in queries if _name(query) in _QUERY_EXPRESSIONS
+    )
 
 
 def _with_queries(spark: SparkSession, plan: Any, new: Callable[[Any], Any]) -> Any:

@@ -47,10 +47,15 @@ STATEMENTS: dict[str, tuple[list[str], str]] = {
         [START, FILL],
         f"DELETE FROM {{table}} WHERE k IN (SELECT k FROM ({SUM}) WHERE s > 600) OR k = -1",
     ),
-    "delete of each": (  # one of its queries cannot be asked alone
+    "delete for each row": (
         [START, FILL],
         f"DELETE FROM {{table}} d WHERE EXISTS (SELECT 1 FROM t WHERE t.k = d.k) "
         f"AND d.k NOT IN (SELECT s FROM ({SUM}))",
+    ),
+    "delete for each row, beside a variable": (  # alone, its query finds the variable
+        [START, FILL, "DECLARE OR REPLACE VARIABLE s BIGINT DEFAULT 735"],
+        "DELETE FROM {table} WHERE EXISTS "
+        "(SELECT 1 FROM (SELECT k AS key, sum(id) AS total FROM t GROUP BY k) WHERE total = s)",
     ),
     "delete by its own rows": (
         [START, FILL],
@@ -131,7 +136,7 @@ def main() -> None:
                 continue
             runs = answer[f"{kind}:{name}"] = {}
             for run in ("plain", "first", "second"):
-                table = f"{run}{number}_{name.replace(' ', '_')}"
+                table = f"{run}{number}_{name.replace(' ', '_').replace(',', '')}"
                 names = {"table": f"{PLACES[kind]}{table}", "kind": kind}
                 runs[run] = rows_after(spark, str(folder / "root"), names, case, run != "plain")
     for kind in sorted({wanted.partition(":")[0] for wanted in sys.argv[3:]}):

@@ -86,11 +86,16 @@ def now(root: Any) -> Any:
     return root._root if isinstance(root, _Names) else root  # noqa: SLF001
 
 
+def object_of(value: Any) -> Any:
+    """Return a result that may be `Held` as py4j's object."""
+    return value.object if isinstance(value, Held) else value
+
+
 def standing_for(root: Any, value: Any) -> Any:
     """Return what stands for an object in the function of `in_one_call` that takes `root`."""
     if isinstance(root, _Names):
         return value if isinstance(value, _Later) else root._calls.later(value)  # noqa: SLF001
-    return value.object if isinstance(value, Held) else value
+    return object_of(value)
 
 
 def java_list(root: Any, values: Iterable[Any]) -> Any:

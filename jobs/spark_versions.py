@@ -4,12 +4,10 @@ Every difference is decided by what is there, never by a version's number. Java 
 for all versions: they name no class that one of them lacks.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from pyspark import inheritable_thread_target
 from pyspark.cloudpickle import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -40,9 +38,6 @@ _OF_CONTEXT = ("_sc", "_jsc", "_jvm", "_profiler_collector")
 """Attributes of PySpark's sessions that are the same for all sessions of a context."""
 __all__ = ["ClassicFrame", "Partitioner", "PipelinedRDD", "broadcasts", "portable_hash"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
 # -- Python
 
 
@@ -65,13 +60,6 @@ def type_of_ddl(text: str) -> DataType:
     if hasattr(DataType, "fromDDL"):
         return DataType.fromDDL(text)
     return spark_types._parse_datatype_string(text)  # noqa: SLF001 - what 3.5 has
-
-
-def thread_target(session: SparkSession, work: F) -> F:
-    """Return the function as one that a thread runs with the local properties of this one."""
-    with suppress(TypeError, AttributeError):
-        return cast("F", inheritable_thread_target(session)(work))
-    return cast("F", inheritable_thread_target(work))  # 3.5 takes the function alone
 
 
 def condition_of(error: PySparkException) -> str | None:

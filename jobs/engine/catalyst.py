@@ -4,11 +4,13 @@ Strategy: plan the map side on a clone of the user's session without adaptive ex
 user's session keeps its settings. The read side is in `rdd_frames.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from py4j.clientserver import ClientServer
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -33,6 +35,8 @@ from durable_shuffle.jobs.spark_versions import (
     sql_class,
     tags_of_session,
 )
+
+T = TypeVar("T")
 
 _TAGS = "spark.job.tags"
 _SHUFFLE = "ShuffleExchangeExec"
@@ -112,6 +116,28 @@ def with_properties(
 def _set_properties(values: Mapping[str, str | None], _: Any, context: Any) -> None:
     for name, value in values.items():
         context.setLocalProperty(name, value)
+
+
+def inherited(spark: SparkSession) -> Callable[[Callable[[], T]], Callable[[], T]]:
+    """Return what makes a function for another thread, which runs it with the local properties that
+    this thread has now. PySpark's own takes eight calls per thread."""
+    if not isinstance(SparkContext._gateway, ClientServer):  # noqa: SLF001 - threads are not apart
+        return lambda work: work
+    jvm: Any = classes_of(spark)
+    context = spark.sparkContext._jsc.sc()  # noqa: SLF001
+    found = in_one_call(jvm, lambda _, context: context.getLocalProperties().clone(), context)
+
+    def put(_: Any, context: Any, found: Any) -> None:
+        context.setLocalProperties(found.clone())
+
+    def of(work: Callable[[], T]) -> Callable[[], T]:
+        def run() -> T:
+            in_one_call(jvm, put, context, found)
+            return work()
+
+        return run
+
+    return of
 
 
 def on_session(df: DataFrame, session: SparkSession) -> DataFrame:

@@ -215,10 +215,11 @@ class ClassicEngine(Engine):
         how = encoding_of(tasks.stage, tasks.settings, planned.kinds)
         session = planned.df.sparkSession
         with catalyst.active(session):
-            pages = pages_of_rows(cast("ClassicFrame", planned.df), how, planned.place)
+            df = cast("ClassicFrame", planned.df)
+            pages = pages_of_rows(df, how, planned.place, planned.rows)
         # a session of its own: user functions in the plan keep the user's sizes of batches
         few = catalyst.planning_session(session, page_settings(BATCH_PAGES))
-        return replace(planned, df=catalyst.on_session(pages, few), place=None)
+        return replace(planned, df=catalyst.on_session(pages, few), place=None, rows=None)
 
     def run(self, planned: Planned, function: ArrowFunction, job: MapJob) -> list[MapResult]:
         with catalyst.active(planned.df.sparkSession):  # operators of a query's piece bind to it

@@ -53,6 +53,9 @@ class Planned:
     kinds: str | None = None
     """The kinds of the columns (`jobs/jvm_rows/kinds.py`) if the JVM encodes the rows; None if
     Python workers do."""
+    rows: Any | None = None
+    """Spark's RDD of the rows of `df`, of the JVM; None if it is not made yet. Making it from `df`
+    costs another plan, and a copy of each row."""
     unproven: Callable[[bool], tuple[str, ...]] = field(kw_only=True)
     """Returns what is not proven to be the same in each run, given whether only a version vouches
     for functions of the plan: see `identity/plan/mixing.py`."""

@@ -46,7 +46,9 @@ def encoder_text() -> str:
     return java_text("encode")
 
 
-def pages_of_rows(df: DataFrame, encoding: Encoding, place: Any | None = None) -> DataFrame:
+def pages_of_rows(
+    df: DataFrame, encoding: Encoding, place: Any | None = None, rows: Any | None = None
+) -> DataFrame:
     """Return the finished frames of the rows of `df`, of PAGES_SCHEMA, in the same partitions.
 
     A row has up to 256 KiB. Let the session put few of them into one Arrow batch.
@@ -54,6 +56,7 @@ def pages_of_rows(df: DataFrame, encoding: Encoding, place: Any | None = None) -
     Args:
         place: a Catalyst expression over the columns of `df` that gives a row's subpartition, an
             int; None if rows need none, or if an int behind the other columns has it.
+        rows: Spark's RDD of the rows of `df`, if there is one.
 
     Raises:
         Py4JError: this Spark has other internals than expected.
@@ -61,20 +64,19 @@ def pages_of_rows(df: DataFrame, encoding: Encoding, place: Any | None = None) -
     session = df.sparkSession
     columns = len(df.columns) if place is None and encoding.placed == "computed" else 0
 
-    def given(jvm: Any, _: Any, frame: Any, __: Any) -> tuple[Any, list[Any]]:
+    def given(jvm: Any, _: Any, frame: Any, __: Any, *made: Any) -> tuple[Any, list[Any]]:
         bound = place
         if place is not None:
             bind = getattr(jvm, f"{_EXPRESSIONS}BindReferences").bindReference
             attributes = getattr(jvm, f"{_EXPRESSIONS}package$AttributeSeq")
             bound = bind(place, attributes(plan_of(frame).output()), False)  # noqa: FBT003
-        return frame.queryExecution().toRdd(), encoder_references(
-            jvm, encoding, frame.schema(), columns, bound
-        )
+        references = encoder_references(jvm, encoding, frame.schema(), columns, bound)
+        return (made[0] if made else frame.queryExecution().toRdd()), references
 
-    def finish(jvm: Any, pages: Any, _: Any, java_session: Any) -> Any:
+    def finish(jvm: Any, pages: Any, _: Any, java_session: Any, *__: Any) -> Any:
         return frame_over(jvm, java_session, pages, PAGES_SCHEMA)
 
-    of = df._jdf, session._jsparkSession  # noqa: SLF001
+    of = df._jdf, session._jsparkSession, *([] if rows is None else [rows])  # noqa: SLF001
     return DataFrame(compiled(session, encoder_text(), given, *of, finish=finish), session)
 
 

@@ -16,8 +16,8 @@ from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, walked, wi
 from durable_shuffle.jobs.identity.plan.leaves import QueryRows
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import settings_digest
-from durable_shuffle.jobs.query.cuts import Cut
-from durable_shuffle.jobs.query.piece_walk import PieceWalk
+from durable_shuffle.jobs.query.cuts import Cut, operators
+from durable_shuffle.jobs.query.piece_walk import PieceWalk, Scans
 from durable_shuffle.jobs.query.tree import Node
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.runner import StageRunner
@@ -70,14 +70,13 @@ class CutIdentities:
             before: the cuts of the plan before this one.
             root: the plan.
         """
-        for cut in cuts:
-            if cut.number in self._known:
-                continue
-            equal = _equal(cut, before)
-            if equal is None:
-                self._known[cut.number] = self._identify(cut, root)
-            else:
-                self._known[cut.number] = self._known[equal.number]
+        unknown = [cut for cut in cuts if cut.number not in self._known]
+        equals = [_equal(cut, before) for cut in unknown]
+        pieces = [c.piece for c, equal in zip(unknown, equals, strict=True) if equal is None]
+        scans = Scans(self._jvm, (node for piece in pieces for node in operators(piece)))
+        for cut, equal in zip(unknown, equals, strict=True):
+            known = None if equal is None else self._known[equal.number]
+            self._known[cut.number] = known or self._identify(cut, root, scans)
 
     def is_stable(self, cut: Cut, stored: Collection[int], native: Collection[int]) -> bool:
         """Return whether the rows below a cut are the same in each run if Spark runs the exchange.
@@ -111,9 +110,9 @@ class CutIdentities:
             vouched=vouched,
         )
 
-    def _identify(self, cut: Cut, root: Node) -> StageIdentity:
+    def _identify(self, cut: Cut, root: Node, scans: Scans) -> StageIdentity:
         stage_at = {site: self.fingerprint(below) for site, below in cut.piece.sites.items()}
-        walk = PieceWalk(self._jvm, root, self._engine.known, stage_at)
+        walk = PieceWalk(self._jvm, root, self._engine.known, stage_at, scans)
         walk.operator(cut.piece.root)
         walk.visit(cut.node.partitioning)
         settings = self._settings.of(functions=bool(walk.functions.digests))

@@ -10,6 +10,7 @@ Source: `AdaptiveSparkPlanExec.replaceWithQueryStagesInLogicalPlan` of Apache Sp
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, cast
 
 from pyspark.sql import SparkSession
@@ -40,9 +41,11 @@ class _Operator:
 class LogicalPlan:
     """The plan of one query. Its session must be the active session of the calling thread."""
 
-    def __init__(self, jvm: Jvm, session: SparkSession, execution: Any, plan: Any) -> None:
-        self._jvm, self._session, self._execution = jvm, session, execution
-        self._root = self._read(plan)
+    def __init__(
+        self, jvm: Jvm, session: SparkSession, execution: Any, plan: Any | None = None
+    ) -> None:
+        """Take the optimized plan, None for the execution's own."""
+        self._jvm, self._session, self._execution, self._plan = jvm, session, execution, plan
         self._copies: dict[int, list[tuple[Any, Any]]] = {}
         """Identity hash -> (an operator, the copy with other children, or leaf, in its place)."""
         self._leaves: dict[int, Any] = {}
@@ -50,21 +53,27 @@ class LogicalPlan:
         self._whole: set[int] = set()
         """Numbers of the cuts that hold all rows of the operator that they replaced."""
         self.cut_of_rdd: dict[int, Cut] = {}
-        java_session = cast("Any", session)._jsparkSession  # noqa: SLF001
-        excluded = conf_values(jvm.root, java_session, [], [_EXCLUDED])[_EXCLUDED]
-        self._drops_empty = "AQEPropagateEmptyRelation" not in (excluded or "")
+
+    @cached_property
+    def _root(self) -> _Operator:
+        """Most queries are planned once, and never need it."""
+        if self._plan is None:
+            return self._read(self._jvm.seen_of(_optimized, self._execution, asked=TREE_ALONE))
+        return self._read(self._plan)
 
     def physical(self) -> Any:
         """Return the physical plan, ready to run."""
 
-        def planned(jvm: Any, execution: Any, root: Any) -> Any:
+        def planned(jvm: Any, execution: Any, *changed: Any) -> Any:
+            root = changed[0] if changed else execution.optimizedPlan()
             logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
             physical = execution.planner().plan(logical.ReturnAnswer(root)).next()
             executions = module(jvm, "org.apache.spark.sql.execution.QueryExecution")
             return executions.prepareForExecution(execution.preparations(), physical)
 
-        given = self._execution, self._root.object
-        return self._jvm.seen_of(planned, *given, asked=OPERATORS)
+        changed = [self._root.object] if "_root" in vars(self) else [self._plan]
+        given = [plan for plan in changed if plan is not None]
+        return self._jvm.seen_of(planned, self._execution, *given, asked=OPERATORS)
 
     def place(self, cut: Cut, root: Node) -> Placing:
         """Let a cut stand for what it computes, with Spark's estimate of its size.
@@ -115,7 +124,7 @@ class LogicalPlan:
         leaf = self._leaves.get(cut.number)
         if leaf is None:
             return
-        if not rows and cut.number in self._whole and self._drops_empty:
+        if not rows and cut.number in self._whole and self._drops_empty():
             empty = self._jvm.module("org.apache.spark.sql.catalyst.plans.logical.LocalRelation")
             relation = in_one_call(self._jvm.root, lambda _, one: one.output(), leaf)
             relation = empty.apply(relation)
@@ -141,6 +150,11 @@ class LogicalPlan:
         sized, its_number = self._stand_in(cut, made)
         if self._replace(leaf, sized, its_number):
             self._leaves[cut.number] = sized
+
+    def _drops_empty(self) -> bool:
+        java_session = cast("Any", self._session)._jsparkSession  # noqa: SLF001
+        excluded = conf_values(self._jvm.root, java_session, [], [_EXCLUDED])[_EXCLUDED]
+        return "AQEPropagateEmptyRelation" not in (excluded or "")
 
     def _stand_in(self, cut: Cut, made: Callable[..., tuple[Any, ...]]) -> tuple[Any, int]:
         """Return a new leaf and its hash.
@@ -242,6 +256,10 @@ def _every(operator: _Operator) -> Iterator[_Operator]:
     yield operator
     for child in operator.children:
         yield from _every(child)
+
+
+def _optimized(_: Any, execution: Any) -> Any:
+    return execution.optimizedPlan()
 
 
 def _hash_of(jvm: Any, operator: Any) -> Any:

@@ -9,13 +9,13 @@ Strategy: like the walk over analyzed plans (`CatalystWalk`), with four differen
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.jvm.document import PHYSICAL
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.files import usable
+from durable_shuffle.jobs.identity.plan.files import printed_listings, usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
 from durable_shuffle.jobs.identity.tables import iceberg
@@ -35,6 +35,7 @@ class PieceWalk(CatalystWalk):
         root: of the plan that holds the piece.
         known: the RDDs of stored stages and of queries.
         stage_at: plan node id -> fingerprint of the stage that is read there.
+        scans: the listed scans of the plan.
     """
 
     def __init__(
@@ -43,12 +44,13 @@ class PieceWalk(CatalystWalk):
         root: Node,
         known: KnownRdds,
         stage_at: Mapping[int, str],
+        scans: "Scans",
     ) -> None:
         super().__init__(jvm)
         self._nodes = {node.id: node for node in root.every()}
         self._stage_at = stage_at
         self._plans: dict[int, int] = {}
-        self.leaves = _PhysicalLeaves(self, known)
+        self.leaves = _PhysicalLeaves(self, known, scans)
         self.functions = PlanFunctions(self)
 
     def _named(self, obj: Any, name: str) -> None:
@@ -120,11 +122,33 @@ class PieceWalk(CatalystWalk):
         super()._product(obj, name, simple, is_tree=is_tree)
 
 
+class Scans:
+    """The scans of files of several pieces, listed in one call."""
+
+    def __init__(self, jvm: Jvm, nodes: Iterable[Node]) -> None:
+        scans = {node.id: node.plan for node in nodes if node.name == "FileSourceScanExec"}
+        self._filters = {number: _usable(jvm, plan) for number, plan in scans.items()}
+        indexes = [plan.relation().location() for plan in scans.values()]
+        lists = list(self._filters.values())
+        texts = printed_listings(jvm, list(zip(indexes, lists, strict=True)))
+        self.printed = dict(zip(map(id, lists), texts, strict=True))
+
+    def filters(self, jvm: Jvm, scan: Any) -> list[Any]:
+        """Return the filters by which a scan leaves files out."""
+        found = self._filters.get(int(scan.id()))
+        return _usable(jvm, scan) if found is None else found
+
+
+def _usable(jvm: Jvm, scan: Any) -> list[Any]:
+    return usable(jvm, scan, [*items(scan.partitionFilters()), *items(scan.dataFilters())])
+
+
 class _PhysicalLeaves(PlanLeaves):
     """Handlers for the leaves of a physical plan."""
 
-    def __init__(self, walk: PieceWalk, known: KnownRdds) -> None:
+    def __init__(self, walk: PieceWalk, known: KnownRdds, scans: Scans) -> None:
         super().__init__(walk, known)
+        self._scans, self.printed = scans, scans.printed
         self.hidden = False
         """True if the piece scans a V2 source, which may hide the filters pushed into it."""
         walk.handlers |= {
@@ -152,8 +176,7 @@ class _PhysicalLeaves(PlanLeaves):
         for number in (node.optionalBucketSet(), node.optionalNumCoalescedBuckets()):
             self._walk.tokens.append(str(number.toString()) if number.isDefined() else "None")
         self._walk.tokens.append(str(node.disableBucketedScan()))
-        filters = [*items(node.partitionFilters()), *items(node.dataFilters())]
-        self._file_relation(node.relation(), [usable(self._jvm, node, filters)])
+        self._file_relation(node.relation(), [self._scans.filters(self._jvm, node)])
 
     def _rdd_scan(self, node: Any, name: str) -> None:
         self._head(node, name)

@@ -19,7 +19,6 @@ from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import stored_rows
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, query_execution
-from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
 from durable_shuffle.jobs.identity.plan.settings import plan_splits
 from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import (
@@ -129,8 +128,7 @@ class PlannedQuery:
 
     def _first_plan(self) -> tuple[LogicalPlan, Node]:
         execution = query_execution(self._planned)
-        plan = self._jvm.seen_of(lambda _, one: one.optimizedPlan(), execution, asked=TREE_ALONE)
-        logical = LogicalPlan(self._jvm, self._session, execution, plan)
+        logical = LogicalPlan(self._jvm, self._session, execution)
         root = read_tree(self._jvm, logical.physical())
         if numbers_groups(root):
             plan = PlannedAlike(self._jvm, execution).optimized()
@@ -320,7 +318,7 @@ class PlannedQuery:
         with catalyst.active(self._session), self._lock:
             piece = self.above(below)
             plan, _ = self._rebuilt(piece, below, self._grouping_settings())
-            frame, rdd, _ = rows_of(self.spark, plan)
+            frame, _, rdd, _ = rows_of(self.spark, plan)
         cuts = tuple({cut.number: cut for cut in piece.sites.values()}.values())
         if not any(isinstance(below[cut.number], NativeStage) for cut in cuts):
             self.engine.known.add_query(rdd, self._identities.rows(cuts))
@@ -344,7 +342,7 @@ class PlannedQuery:
         transfer = transfer_settings(schema, large_rows=large_rows) if kinds is None else {}
         session = catalyst.planning_session(self.spark, {**transfer, **self.conf, **_HASHES_MAPS})
         with catalyst.active(session):
-            rows, _, producers = rows_of(session, plan)
+            rows, rdd, _, producers = rows_of(session, plan)
             expression, recorded = None, dict(conf)
             partitions = cut.exchange.partitions or None
             if cut.exchange.kind == "hash":
@@ -374,6 +372,7 @@ class PlannedQuery:
             *(shaped, producers, splits, native, recorded, partitions),
             place=None if kinds is None else expression,
             kinds=kinds,
+            rows=None if kinds is None else rdd,
             unproven=unproven,
         )
 

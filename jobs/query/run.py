@@ -26,7 +26,6 @@ from durable_shuffle.jobs.query.cuts import Cut, PlanPiece
 from durable_shuffle.jobs.query.native_stage import NativeStage, Source, sizes_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.sealed_cuts import Known, SealedCuts
-from durable_shuffle.jobs.spark_versions import thread_target
 from durable_shuffle.jobs.stages.progress import ProgressView
 from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
@@ -70,6 +69,7 @@ class QueryRun:
         self._sealed = SealedCuts(query, stages, at_risk, runs=True, known=known)
         self._at_risk = at_risk
         self._tag = f"durable-shuffle-{stages.ids.new_id()}"
+        self._inherits: Callable[[Callable[[], Source]], Callable[[], Source]]
         self._running: dict[Future[Source], Cut] = {}
         self._foreseen: dict[Future[SealedRows], Future[Source]] = {}
         """What gives a stage before it is sealed -> what gives it sealed; of running cuts."""
@@ -97,6 +97,7 @@ class QueryRun:
         threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query")
         tags = catalyst.with_properties(self._spark, {}, [tag])  # the threads inherit them
         with tags, threads as pool:
+            self._inherits = catalyst.inherited(self._spark)
             try:
                 self._start(pool)
                 while self._running:
@@ -220,7 +221,7 @@ class QueryRun:
                 ahead = replace(ahead, foreseen=foreseen.set_result)
             ensure = self._stages.store.ensure
             work = partial(ensure, writing, identity, confirms=False, ahead=ahead)
-        future: Future[Source] = pool.submit(thread_target(self._spark, work))
+        future: Future[Source] = pool.submit(self._inherits(work))
         self._running[future] = cut
         if foreseen is not None:
             self._foreseen[foreseen] = future
@@ -324,7 +325,7 @@ class QueryRun:
 
     def _finish(self, cut: Cut, source: Source) -> None:
         self.stored[cut.number], self._finished[cut.number] = source, cut
-        read = self._query.input_bytes(cut)
+        read = self._query.input_bytes(cut) if self._at_risk.budget else 0
         self._query.starts(cut)  # unless it has
         self._query.sized(cut, sizes_of(source))
         if isinstance(source, NativeStage):

@@ -25,7 +25,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     to_seq,
 )
 from durable_shuffle.jobs.identity.jvm.document import OPERATORS
-from durable_shuffle.jobs.in_one_call import Held, in_one_call, standing_for
+from durable_shuffle.jobs.in_one_call import in_one_call, object_of, standing_for
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import appended, newest_form
@@ -169,7 +169,7 @@ class Rebuilder:
 
         plan, *made = in_one_call(self._jvm, built, fetch=False)
         self._done |= dict(zip(changed, made, strict=True))
-        return plan.object if isinstance(plan, Held) else plan
+        return object_of(plan)
 
     def _rebuilt(self, jvm: Any, node: Node, build: Callable[[Node], Any]) -> Any:
         for subquery in node.subqueries:
@@ -221,8 +221,8 @@ def partitioning_over(jvm: Any, original: Any, partitions: int) -> Any:
     return physical.UnknownPartitioning(partitions)
 
 
-def rows_of(session: SparkSession, plan: Any) -> tuple[DataFrame, int, int]:
-    """Return a DataFrame over the rows of a physical plan, its RDD's id, and its partitions.
+def rows_of(session: SparkSession, plan: Any) -> tuple[DataFrame, Any, int, int]:
+    """Return a DataFrame over the rows of a plan, its RDD, the RDD's id, and its partitions.
 
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
     """
@@ -231,11 +231,12 @@ def rows_of(session: SparkSession, plan: Any) -> tuple[DataFrame, int, int]:
     def made(jvm: Any, java_session: Any, plan: Any) -> tuple[Any, ...]:
         rdd = plan.execute()
         frame = rdd_frames.frame_of_rdd(jvm, java_session, plan.output(), rdd, order)
-        return frame, rdd.id(), rdd.getNumPartitions()
+        return frame, rdd, rdd.id(), rdd.getNumPartitions()
 
     java_session = session._jsparkSession  # noqa: SLF001
-    frame, rdd, partitions = in_one_call(classes_of(session), made, java_session, plan)
-    return DataFrame(frame, session), rdd, partitions
+    found = in_one_call(classes_of(session), made, java_session, plan, fetch=False)
+    frame, rdd, number, partitions = found
+    return DataFrame(object_of(frame), session), rdd, number, partitions
 
 
 def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:

@@ -109,12 +109,15 @@ class ProducerRuns:
                 work.check_inputs(identity, at_once=False)
             raise
         may_start()  # without map tasks, nobody has waited yet
-        if self.engine.attempted_again({result.spark_stage for result in results}):
+        at_once = at_once and not stage.damaged
+        again, changed = side_by_side(
+            lambda: self.engine.attempted_again({result.spark_stage for result in results}),
+            lambda: changed or work.check_inputs(identity, at_once=at_once),
+        )
+        if again:
             _check_one_execution(identity, planned)
         earlier = len(commits) - stored
         commits |= {result.committed.commit.producer: result.committed for result in results}
-        at_once = at_once and not stage.damaged
-        changed = changed or work.check_inputs(identity, at_once=at_once)
         opened = self.engine.seen(identity.code) if identity.watched else []
         seen = [f"{what}, opened by a Python function" for what in opened]
         noted = self._note(stage, [*([changed] if changed else []), *seen], identity)

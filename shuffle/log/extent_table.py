@@ -37,6 +37,9 @@ PLACE = ("segment", "offset", "length", "first_ordinal", "rows")
 MAX_EXTENTS = 1 << 21
 """Extents of one block: a column of equal numbers takes no bytes, so its length proves nothing."""
 
+_FEW = 32
+"""So many extents are packed as numbers, more as arrays."""
+
 MAX_NUMBER_BYTES = 6
 """Of a number in a block: an offset is below 256 TiB."""
 
@@ -127,6 +130,17 @@ def pack_block(entries: npt.NDArray[np.void], by: str) -> bytes:
         InvalidInputError: the groups are out of order, there are too many extents or bytes of one,
             or an extent has bytes and no rows.
     """
+    columns = (_columns_of_few if len(entries) <= _FEW else _columns)(entries, by)
+    if columns is None:
+        raise InvalidInputError(
+            f"a block holds at most {MAX_EXTENTS} extents, by {by}, each with rows: found "
+            f"{len(entries)}; use fewer map tasks or a larger writer_memory_bytes"
+        )
+    return _HEAD.pack(len(columns[0]), len(columns[2])) + b"".join(map(_packed, columns))
+
+
+def _columns(entries: npt.NDArray[np.void], by: str) -> tuple[npt.NDArray[Any], ...] | None:
+    """Return gaps and counts of the groups, and four columns of the extents; None if wrong."""
     numbers, held = entries[by].astype(np.int64), entries["rows"] > 0
     begins = np.ones(len(entries), dtype=bool)
     begins[1:] = numbers[1:] != numbers[:-1]
@@ -134,14 +148,29 @@ def pack_block(entries: npt.NDArray[np.void], by: str) -> bytes:
     counts = np.bincount((np.cumsum(begins) - 1)[held], minlength=len(gaps))
     extents = entries[held]
     if len(extents) > MAX_EXTENTS or (gaps < 0).any() or entries["length"][~held].any():
-        raise InvalidInputError(
-            f"a block holds at most {MAX_EXTENTS} extents, by {by}, each with rows: found "
-            f"{len(extents)}; use fewer map tasks or a larger writer_memory_bytes"
-        )
+        return None
     # the highest bit of a segment's number says whose it is; as the lowest it takes no bytes
     segments = extents["segment"] << np.uint32(1) | extents["segment"] >> np.uint32(31)
-    columns = gaps, counts, segments, *(extents[n] for n in ("offset", "length", "rows"))
-    return _HEAD.pack(len(gaps), len(extents)) + b"".join(map(_packed, columns))
+    return gaps, counts, segments, *(extents[n] for n in ("offset", "length", "rows"))
+
+
+def _columns_of_few(entries: npt.NDArray[np.void], by: str) -> tuple[list[int], ...] | None:
+    """Return the same columns: an array costs more than a few numbers, and an index has a block for
+    each of its partitions."""
+    gaps, counts, places, last = list[int](), list[int](), list[tuple[int, ...]](), -1
+    fields = (entries[name].tolist() for name in (by, "segment", "offset", "length", "rows"))
+    for number, segment, *place in zip(*fields, strict=True):
+        if number != last:
+            gaps.append(number - last - 1)
+            counts.append(0)
+        last = number
+        if place[2]:
+            counts[-1] += 1
+            places.append((segment << 1 & 0xFFFFFFFF | segment >> 31, *place))
+        elif place[1]:
+            return None
+    extents = map(list, zip(*places, strict=True)) if places else ([], [], [], [])
+    return None if min(gaps, default=0) < 0 else (gaps, counts, *extents)
 
 
 def unpack_block(
@@ -186,14 +215,17 @@ def unpack_block(
     return found
 
 
-def _packed(column: npt.NDArray[np.integer]) -> bytes:
+def _packed(column: npt.NDArray[np.integer] | list[int]) -> bytes:
     """Return one byte with the bytes of the smallest number and of the rest, then these."""
-    least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    ends = (min, max) if isinstance(column, list) else (np.min, np.max)
+    least, most = (int(end(column)) for end in ends) if len(column) else (0, 0)
     least_bytes, width = (least.bit_length() + 7) // 8, ((most - least).bit_length() + 7) // 8
     if max(least_bytes, width) > MAX_NUMBER_BYTES:
         raise InvalidInputError(f"a number in a block is below 2**48, found {most}")
-    above = (column.astype("<u8") - np.uint64(least)).view(np.uint8).reshape(len(column), 8)
     head = bytes([least_bytes | width << 4]) + least.to_bytes(least_bytes, "little")
+    if isinstance(column, list):
+        return head + b"".join((n - least).to_bytes(width, "little") for n in column)
+    above = (column.astype("<u8") - np.uint64(least)).view(np.uint8).reshape(len(column), 8)
     return head + above[:, :width].tobytes()
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import Cut
+from durable_shuffle.jobs.query.piece_walk import Scans
 from durable_shuffle.jobs.query.tree import Node
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.store import StageStore
@@ -246,9 +247,9 @@ def test_calls_into_the_jvm_are_few(
     identified = []
     identify = CutIdentities._identify
 
-    def told(self: CutIdentities, cut: Cut, root: Node) -> StageIdentity:
+    def told(self: CutIdentities, cut: Cut, root: Node, scans: Scans) -> StageIdentity:
         identified.append(cut.number)
-        return identify(self, cut, root)
+        return identify(self, cut, root, scans)
 
     with monkeypatch.context() as patch, jvm_calls() as calls:
         patch.setattr(CutIdentities, "_identify", told)

@@ -22,7 +22,7 @@ from durable_shuffle.jobs.identity.jvm.document import (
     Seen,
     document,
 )
-from durable_shuffle.jobs.in_one_call import Held, in_one_call
+from durable_shuffle.jobs.in_one_call import in_one_call, object_of
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import argument_names, sql_class
 from durable_shuffle.serialization.errors import InvalidInputError
@@ -112,7 +112,7 @@ class Jvm:
         except JVM_ERRORS as error:
             _LOG.debug("this plan is read call by call: %s", named_text_of(error))
             found = in_one_call(self.root, work, *objects)
-            return found.object if isinstance(found, Held) else found
+            return object_of(found)
 
     def known(self, name: str) -> KnownClass:
         """Return what is known about a class, to be completed."""

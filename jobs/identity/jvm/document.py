@@ -19,7 +19,12 @@ from typing import Any
 
 from py4j.java_gateway import JavaObject
 
-from durable_shuffle.jobs.in_one_call import Held, compiled_in_driver, in_one_call, runner_of
+from durable_shuffle.jobs.in_one_call import (
+    compiled_in_driver,
+    in_one_call,
+    object_of,
+    runner_of,
+)
 
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
@@ -170,7 +175,7 @@ def document(root: Any, work: Callable[..., Any], *objects: Any, asked: str) -> 
     write = writer(root)
     if write is None:
         found = in_one_call(root, work, *objects)
-        return found.object if isinstance(found, Held) else found
+        return object_of(found)
 
     def written(jvm: Any, writer: Any, *objects: Any) -> Any:
         return writer.apply(work(jvm, *objects), asked)

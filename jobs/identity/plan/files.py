@@ -69,46 +69,84 @@ class ListedFiles:
     """One line per file, with its partition values, sorted."""
 
 
+Place = tuple[Any, Sequence[Any]]
+"""A Spark FileIndex, and the filters of `ListedFiles`."""
+
+
 def first_changed(listings: Sequence[ListedFiles]) -> str:
     """Return the path of a file that is no longer what its entry says; "" if all are.
 
-    The storage is asked again, about all listings side by side, not the indexes alone.
+    The storage is asked again, about all listings side by side, not the indexes alone. Of a file on
+    this machine its entry has said more already.
     """
     wanted = dict[tuple[int, str], tuple[int, int]]()
-    for number, one in enumerate(listings):
-        if one.fixed:
-            continue
-        listed = file_entries(one.jvm, one.index, one.filters)
+    listings = [one for one in listings if not one.fixed]
+    places = [(one.index, one.filters) for one in listings]
+    texts = printed_listings(listings[0].jvm, places) if listings else []
+    for number, (one, text) in enumerate(zip(listings, texts, strict=True)):
+        listed = file_entries(one.jvm, one.index, one.filters, text=text)
         if differing := set(one.entries).symmetric_difference(listed):
             return str(literal_eval(min(differing))[1])
         for entry in one.entries:
             _, path, length, mtime, *_ = literal_eval(entry)
-            wanted[number, path] = length, mtime
+            if not _of_this_machine(path):
+                wanted[number, path] = length, mtime
     now = _asked_again(listings, sorted(wanted))
     return next((path for (at, path), facts in wanted.items() if now.get((at, path)) != facts), "")
 
 
+def printed_listings(jvm: Jvm, places: Sequence[Place]) -> list[str | None]:
+    """Return what `file_entries` takes as text, for several indexes in one call.
+
+    None for each where one of them fails, which is then asked alone.
+    """
+
+    def printed(root: Any, *indexes: Any) -> tuple[Any, ...]:
+        each = zip(places, indexes, strict=True)
+        return tuple(_printed(filters, root, index) for (_, filters), index in each)
+
+    try:
+        return list(in_one_call(jvm.root, printed, *(index for index, _ in places)))
+    except JVM_ERRORS:
+        return [None] * len(places)
+
+
+def _printed(filters: Sequence[Any], root: Any, index: Any) -> Any:
+    return _partitions(filters, root, index).mkString("\n")
+
+
 def listed_files(
-    jvm: Jvm, index: Any, filters: Sequence[Any] = (), *, fixed: bool = False
+    jvm: Jvm,
+    index: Any,
+    filters: Sequence[Any] = (),
+    *,
+    fixed: bool = False,
+    text: str | None = None,
 ) -> ListedFiles:
-    """Return the files of a Spark FileIndex; the arguments are those of `ListedFiles`."""
-    entries = file_entries(jvm, index, filters, fixed=fixed)
+    """Return the files of a Spark FileIndex; the arguments are those of `ListedFiles`.
+
+    Args:
+        text: from `printed_listings`; None to ask now.
+    """
+    entries = file_entries(jvm, index, filters, fixed=fixed, text=text)
     return ListedFiles(jvm, index, filters, fixed, tuple(entries))
 
 
 def file_entries(
-    jvm: Jvm, index: Any, filters: Sequence[Any] = (), *, fixed: bool = False
+    jvm: Jvm,
+    index: Any,
+    filters: Sequence[Any] = (),
+    *,
+    fixed: bool = False,
+    text: str | None = None,
 ) -> list[str]:
-    """Return the entries of `ListedFiles`."""
-
-    def printed(filters: Sequence[Any], root: Any, index: Any) -> Any:
-        return _partitions(filters, root, index).mkString("\n")
-
-    try:
-        text = str(in_one_call(jvm.root, partial(printed, filters), index))
-    except JVM_ERRORS:  # a filter fails for a partition's value: list all files
-        filters = ()
-        text = str(in_one_call(jvm.root, partial(printed, filters), index))
+    """Return the entries of `ListedFiles`; the arguments are those of `listed_files`."""
+    if text is None:
+        try:
+            text = str(in_one_call(jvm.root, partial(_printed, filters), index))
+        except JVM_ERRORS:  # a filter fails for a partition's value: list all files
+            filters = ()
+            text = str(in_one_call(jvm.root, partial(_printed, filters), index))
     entries = list(_parsed(text))
     whole = len(entries) == text.count(_MTIME) == text.count(_ONE_FILE)
     if not whole or _is_ambiguous(index, _PARTITION.findall(text)):

@@ -113,6 +113,8 @@ class PlanLeaves:
         self.conditions = Conditions(walk.jvm)
         self._settings: dict[int, tuple[Callable[[str], str | None], ...]] = {}
         """Identity of a session -> what returns its settings, and those of the active session."""
+        self.printed: dict[int, str | None] = {}
+        """Identity of a list of filters -> the listing of files with them, if it is known."""
         self.cached: list[Any] = []
         """Builders of the cached rows that the plan reads."""
         self.files: list[str] = []
@@ -282,7 +284,10 @@ class PlanLeaves:
         if delta.is_moving(self._jvm, index):
             what = f"the Delta table {index.path().toString()}, whose version could not be fixed,"
             self._walk.give_up_on(what, index)
-        listed = [listed_files(self._jvm, index, one, fixed=known) for one in places]
+        listed = [
+            listed_files(self._jvm, index, one, fixed=known, text=self.printed.get(id(one)))
+            for one in places
+        ]
         self.inputs += listed
         self._listed([one.entries for one in listed])
 

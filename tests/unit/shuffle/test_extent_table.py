@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durable_shuffle.serialization.errors import CorruptDataError, InvalidInputError
+from durable_shuffle.shuffle.log import extent_table
 from durable_shuffle.shuffle.log.extent_table import (
     EXTENT,
     MAX_EXTENTS,
@@ -51,6 +52,27 @@ def test_a_block_gives_back_what_was_packed(
     """Groups with gaps between them, empty ones, and numbers of all lengths."""
     entries = entries_of(groups)
     assert unpacked(pack_block(entries, "subpartition")).tolist() == entries.tolist()
+
+
+@given(GROUPS, st.sampled_from(["as they are", "backwards", "bytes without rows"]))
+def test_few_extents_are_packed_as_many_are(
+    groups: dict[int, list[tuple[tuple[int, int, int], int]]], harm: str
+) -> None:
+    """As numbers or as arrays: the same bytes, and the same refusals."""
+    entries = entries_of(groups)
+    if harm == "backwards":
+        entries = entries[::-1]
+    if harm == "bytes without rows":
+        entries["rows"][:1] = 0
+    outcomes = list[bytes | str]()
+    for most in (-1, len(entries)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(extent_table, "_FEW", most)
+            try:
+                outcomes.append(pack_block(entries, "subpartition"))
+            except InvalidInputError as error:
+                outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_a_list_of_ten_thousand_partitions_is_at_most_100_kib(seed: int) -> None:

@@ -1,27 +1,38 @@
 // Makes a list of calls one after the other, in one call from Python; see in_one_call.py.
 public final class ListOfCalls {
+  /** A longer answer than py4j's buffer takes 40 ms: its last packet waits for the others. */
+  private static final int MOST_CHARACTERS = 8000;
+
+  private py4j.Gateway gateway;
   private final py4j.reflection.ReflectionEngine engine = new py4j.reflection.ReflectionEngine();
   private final com.fasterxml.jackson.databind.ObjectMapper json =
       new com.fasterxml.jackson.databind.ObjectMapper();
 
+  /** Makes what `run` returns known to a server of py4j. */
+  public Object of(py4j.GatewayServer server) {
+    gateway = server.getGateway();
+    return this;
+  }
+
   /**
-   * Returns the wanted values. A single one that is no text is returned as it is. Otherwise a JSON
-   * list, if all are texts, numbers, booleans or null; else a list: the JSON list, which says where
-   * the objects are, then the objects.
+   * Returns the wanted values: a single object as it is, else a JSON list; see `shortened`. An object
+   * in it is {"of": as py4j names it}, or {"at": its number in a list}, whose name is the last value.
    */
   public Object run(String script, Object a, Object b, Object c, Object d, Object e, Object f,
       Object g, Object h, Object i, Object j, Object k, Object l) throws Throwable {
     Object[] given = {a, b, c, d, e, f, g, h, i, j, k, l};
     java.util.List steps = (java.util.List) json.readValue(script, java.util.List.class);
     java.util.List values = new java.util.ArrayList();
-    for (int n = 0; n < steps.size() - 1; n++) {
+    int count = steps.size() - 2;
+    for (int n = 0; n < count; n++) {
       try {
         values.add(made((java.util.List) steps.get(n), given, values));
       } catch (Throwable error) {
         throw own(error);
       }
     }
-    return wanted((java.util.List) steps.get(steps.size() - 1), given, values);
+    boolean each = ((Boolean) steps.get(count + 1)).booleanValue();
+    return wanted((java.util.List) steps.get(count), each, given, values);
   }
 
   private Object made(java.util.List step, Object[] given, java.util.List values) throws Throwable {
@@ -55,24 +66,44 @@ public final class ListOfCalls {
     return written;
   }
 
-  private Object wanted(java.util.List numbers, Object[] given, java.util.List values)
+  private Object wanted(java.util.List numbers, boolean each, Object[] given, java.util.List values)
       throws Exception {
     java.util.List written = new java.util.ArrayList(), found = new java.util.ArrayList();
-    found.add(null); // the place of the text
     for (int n = 0; n < numbers.size(); n++) {
       Object one = value(numbers.get(n), given, values);
       if (one instanceof String[]) one = java.util.Arrays.asList((Object[]) one);
       else if (one != null && !isPlain(one)) {
         if (numbers.size() == 1) return one;
-        found.add(one);
-        one = java.util.Collections.singletonMap("at", Integer.valueOf(found.size() - 1));
+        if (!each) found.add(one);
+        one = each ? java.util.Collections.singletonMap("of", named(one))
+                   : java.util.Collections.singletonMap("at", Integer.valueOf(found.size() - 1));
       }
       written.add(one);
     }
-    String text = json.writeValueAsString(written);
-    if (found.size() == 1) return text;
-    found.set(0, text);
-    return found;
+    if (!each) written.add(named(found));
+    return shortened(json.writeValueAsString(written));
+  }
+
+  private String named(Object one) { return gateway.getReturnObject(one).getCommandPart(); }
+
+  /**
+   * Returns a long text compressed, behind "z"; if that is long, too, "p", the name of a list with the
+   * rest in parts, how many these are, and the first part.
+   */
+  private String shortened(String text) throws Exception {
+    if (text.length() <= MOST_CHARACTERS) return text;
+    java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
+    java.util.zip.Deflater fast = new java.util.zip.Deflater(1);
+    java.util.zip.DeflaterOutputStream packed = new java.util.zip.DeflaterOutputStream(bytes, fast);
+    packed.write(text.getBytes("UTF-8"));
+    packed.close();
+    fast.end();
+    String packedText = java.util.Base64.getEncoder().encodeToString(bytes.toByteArray());
+    if (packedText.length() <= MOST_CHARACTERS) return "z" + packedText;
+    java.util.List rest = new java.util.ArrayList();
+    for (int i = MOST_CHARACTERS; i < packedText.length(); i += MOST_CHARACTERS)
+      rest.add(packedText.substring(i, Math.min(packedText.length(), i + MOST_CHARACTERS)));
+    return "p" + named(rest) + " " + rest.size() + " " + packedText.substring(0, MOST_CHARACTERS);
   }
 
   private static boolean isPlain(Object value) {

@@ -10,6 +10,7 @@ import base64
 import json
 import logging
 import threading
+import zlib
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from importlib.resources import files
@@ -17,6 +18,7 @@ from typing import Any
 
 from py4j.java_collections import JavaArray
 from py4j.java_gateway import JavaObject
+from py4j.protocol import GATEWAY_SERVER_OBJECT_ID, get_return_value
 
 from durable_shuffle.shuffle.base.user_code import named_text_of
 
@@ -28,7 +30,7 @@ _compiling = threading.Lock()
 
 
 class Held:
-    """An object in a list in the JVM. It is fetched when it is asked for."""
+    """An object in a list in the JVM. It is fetched when it is asked for, with a call."""
 
     __slots__ = ("seen_place",)
 
@@ -52,7 +54,8 @@ def in_one_call(root: Any, work: Callable[..., Any], *objects: Any, fetch: bool 
             results as arguments, and returns a result or a tuple of them. It must not look at a
             result: there is none yet. It may be called with the JVM itself, where nothing compiles.
         objects: of the JVM, or of a document.
-        fetch: return the objects of a tuple themselves, with a call for each, and not as `Held`.
+        fetch: return the objects of a tuple themselves, and not as `Held`. The JVM keeps each as
+            long as it is held here, and is told when it is not.
 
     Returns:
         The result, or a tuple of the results, as py4j returns them; of an array of texts, a list.
@@ -67,18 +70,39 @@ def in_one_call(root: Any, work: Callable[..., Any], *objects: Any, fetch: bool 
     wanted = work(_Names(calls, "", root), *map(calls.later, objects))
     each = wanted if isinstance(wanted, tuple) else (wanted,)
     numbers = list(map(calls.written, each))
-    steps = [*calls.steps, numbers]
+    steps = [*calls.steps, numbers, fetch]
     padding = [None] * (_MOST_OBJECTS - len(calls.objects))
     found = runner.run(json.dumps(steps, allow_nan=False), *calls.objects, *padding)
-    if isinstance(found, str):
-        values = json.loads(found)
-    elif len(each) == 1:
+    if not isinstance(found, str):
         values = [found]
     else:
-        written = json.loads(found.get(0))
-        of = found.get if fetch else partial(Held, found)
-        values = [of(one["at"]) if isinstance(one, dict) else one for one in written]
+        client = runner._gateway_client  # noqa: SLF001
+        values = json.loads(_whole(found, client))
+        held = None if fetch else _named(values.pop(), client)
+        values = [_object_in(one, held, client) for one in values]
     return tuple(values) if isinstance(wanted, tuple) else values[0]
+
+
+def _whole(text: str, client: Any) -> str:
+    """Return the JSON text that may have been shortened, which takes a call per part."""
+    if text.startswith("["):
+        return text
+    if text.startswith("p"):
+        name, count, first = text[1:].split(" ", 2)
+        parts = _named(name, client)
+        text = "".join(["z", first, *(parts.get(n) for n in range(int(count)))])
+    return zlib.decompress(base64.b64decode(text[1:])).decode()
+
+
+def _named(name: str, client: Any) -> Any:
+    """Return the object of which py4j would have answered the name."""
+    return get_return_value(f"y{name}", client)
+
+
+def _object_in(value: Any, held: Any, client: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return _named(value["of"], client) if "of" in value else Held(held, value["at"])
 
 
 def now(root: Any) -> Any:
@@ -124,7 +148,10 @@ def or_none(option: Any) -> Any:
 
 @lru_cache(maxsize=4)
 def _compiled(root: Any) -> Any | None:
-    return compiled_in_driver(root, "durable_shuffle.jobs", "in_one_call.java", "ListOfCalls")
+    made = compiled_in_driver(root, "durable_shuffle.jobs", "in_one_call.java", "ListOfCalls")
+    if made is None:
+        return None
+    return made.of(JavaObject(GATEWAY_SERVER_OBJECT_ID, made._gateway_client))  # noqa: SLF001
 
 
 def runner_of(root: Any) -> Any | None:

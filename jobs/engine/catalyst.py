@@ -93,16 +93,17 @@ def with_properties(
     """
     jvm: Any = classes_of(spark)
     names = (_TAGS, *wanted)
-    context, session = spark.sparkContext._jsc.sc(), spark._jsparkSession  # noqa: SLF001
+    session = spark._jsparkSession  # noqa: SLF001
 
-    def present(_: Any, context: Any, session: Any) -> tuple[Any, ...]:
+    def present(_: Any, session: Any) -> tuple[Any, ...]:
+        context = session.sparkContext()
         before = [context.getLocalProperty(name) for name in names]
         return (*before, *tags_of_session(session))
 
     def put(values: Sequence[str | None]) -> None:
-        in_one_call(jvm, partial(_set_properties, dict(zip(names, values, strict=True))), context)
+        in_one_call(jvm, partial(_set_properties, dict(zip(names, values, strict=True))), session)
 
-    found = in_one_call(jvm, present, context, session)
+    found = in_one_call(jvm, present, session)
     before, tags = found[: len(names)], {*more_tags, *",".join(found[len(names) :]).split(",")}
     own = [*filter(None, (before[0] or "").split(","))]
     put([",".join([*own, *sorted(tags.difference({"", *own}))]) or None, *wanted.values()])
@@ -113,7 +114,8 @@ def with_properties(
             put(before)
 
 
-def _set_properties(values: Mapping[str, str | None], _: Any, context: Any) -> None:
+def _set_properties(values: Mapping[str, str | None], _: Any, session: Any) -> None:
+    context = session.sparkContext()
     for name, value in values.items():
         context.setLocalProperty(name, value)
 
@@ -124,15 +126,19 @@ def inherited(spark: SparkSession) -> Callable[[Callable[[], T]], Callable[[], T
     if not isinstance(SparkContext._gateway, ClientServer):  # noqa: SLF001 - threads are not apart
         return lambda work: work
     jvm: Any = classes_of(spark)
-    context = spark.sparkContext._jsc.sc()  # noqa: SLF001
-    found = in_one_call(jvm, lambda _, context: context.getLocalProperties().clone(), context)
+    session = spark._jsparkSession  # noqa: SLF001
 
-    def put(_: Any, context: Any, found: Any) -> None:
-        context.setLocalProperties(found.clone())
+    def taken(_: Any, session: Any) -> Any:
+        return session.sparkContext().getLocalProperties().clone()
+
+    def put(_: Any, session: Any, found: Any) -> None:
+        session.sparkContext().setLocalProperties(found.clone())
+
+    found = in_one_call(jvm, taken, session)
 
     def of(work: Callable[[], T]) -> Callable[[], T]:
         def run() -> T:
-            in_one_call(jvm, put, context, found)
+            in_one_call(jvm, put, session, found)
             return work()
 
         return run

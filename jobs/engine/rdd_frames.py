@@ -49,7 +49,7 @@ def with_durable_rows(
     session = df.sparkSession
     jvm: Any = classes_of(session)
     plan = analyzed_plan(df)
-    order = kept_order(session, plan) if ordered else None
+    known = kept_order(session, plan) if ordered else 0
     size = statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
 
     def made(jvm: Any, java_session: Any, plan: Any, rdd: Any) -> Any:
@@ -60,6 +60,7 @@ def with_durable_rows(
             partitioning = physical.HashPartitioning(to_seq(jvm, attributes), partitions)
         else:
             partitioning = physical.UnknownPartitioning(partitions)
+        order = plan.outputOrdering().take(known) if known else None
         leaf = logical_rdd(jvm, java_session, output, rdd, partitioning, size, order)
         return frame_of(jvm, java_session, leaf)
 
@@ -67,16 +68,16 @@ def with_durable_rows(
     return DataFrame(frame, session)
 
 
-def kept_order(session: SparkSession, plan: Any) -> Any | None:
-    """Return the order of the rows within each partition of a plan, a Scala Seq; None if it has
-    none, or none that its columns alone tell.
+def kept_order(session: SparkSession, plan: Any) -> int:
+    """Return how many sort orders of the rows within each partition of a plan its columns alone
+    tell: the first ones of `outputOrdering`.
 
-    Spark's writers rely on it: they sort again if they do not know that rows are sorted.
+    Spark's writers rely on them: they sort again if they do not know that rows are sorted.
     """
     jvm: Any = classes_of(session)
     keys = in_one_call(jvm, lambda _, plan: plan.outputOrdering().size(), plan)
     if not keys:
-        return None
+        return 0
 
     def told(jvm: Any, plan: Any) -> tuple[Any, ...]:
         order, output = plan.outputOrdering(), plan.outputSet()
@@ -89,28 +90,32 @@ def kept_order(session: SparkSession, plan: Any) -> Any | None:
 
     found = in_one_call(jvm, told, plan)
     pairs = zip(found[::2], found[1::2], strict=True)
-    known = next((n for n, (own, asks) in enumerate(pairs) if asks or not own), keys)
-    return plan.outputOrdering().take(known) if known else None
+    return next((n for n, (own, asks) in enumerate(pairs) if asks or not own), keys)
 
 
-def from_rdd(session: SparkSession, output: Any, rdd: Any, order: Any | None = None) -> DataFrame:
+def from_rdd(session: SparkSession, output: Any, rdd: Any) -> DataFrame:
     """Return a DataFrame over an RDD of Spark's internal rows.
 
     Args:
         output: a Seq of attributes, one per column.
-        order: a Seq of sort orders that the rows of each partition are in.
     """
     jvm: Any = classes_of(session)
 
     def made(jvm: Any, java_session: Any, output: Any, rdd: Any) -> Any:
-        return frame_of_rdd(jvm, java_session, output, rdd, order)
+        return frame_of_rdd(jvm, java_session, output, rdd)
 
     frame = in_one_call(jvm, made, session._jsparkSession, output, rdd)  # noqa: SLF001
     return DataFrame(frame, session)
 
 
-def frame_of_rdd(jvm: Any, java_session: Any, output: Any, rdd: Any, order: Any | None) -> Any:
-    """Return the JVM's DataFrame over an RDD of internal rows; see `from_rdd`."""
+def frame_of_rdd(
+    jvm: Any, java_session: Any, output: Any, rdd: Any, order: Any | None = None
+) -> Any:
+    """Return the JVM's DataFrame over an RDD of internal rows; see `from_rdd`.
+
+    Args:
+        order: a Seq of sort orders that the rows of each partition are in.
+    """
     unknown = getattr(jvm, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")
     partitioning = unknown(rdd.getNumPartitions())
     leaf = logical_rdd(jvm, java_session, output, rdd, partitioning, None, order)

@@ -226,17 +226,18 @@ def rows_of(session: SparkSession, plan: Any) -> tuple[DataFrame, Any, int, int]
 
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
     """
-    order = rdd_frames.kept_order(session, plan)
+    known = rdd_frames.kept_order(session, plan)
 
     def made(jvm: Any, java_session: Any, plan: Any) -> tuple[Any, ...]:
         rdd = plan.execute()
+        order = plan.outputOrdering().take(known) if known else None
         frame = rdd_frames.frame_of_rdd(jvm, java_session, plan.output(), rdd, order)
         return frame, rdd, rdd.id(), rdd.getNumPartitions()
 
     java_session = session._jsparkSession  # noqa: SLF001
-    found = in_one_call(classes_of(session), made, java_session, plan, fetch=False)
+    found = in_one_call(classes_of(session), made, java_session, plan)
     frame, rdd, number, partitions = found
-    return DataFrame(object_of(frame), session), rdd, number, partitions
+    return DataFrame(frame, session), rdd, number, partitions
 
 
 def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:

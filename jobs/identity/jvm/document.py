@@ -11,7 +11,6 @@ classes), and what the methods in `_DEEP` return. Objects of other kinds are in 
 import base64
 import json
 import threading
-import zlib
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -177,10 +176,13 @@ def document(root: Any, work: Callable[..., Any], *objects: Any, asked: str) -> 
         found = in_one_call(root, work, *objects)
         return object_of(found)
 
-    def written(jvm: Any, writer: Any, *objects: Any) -> Any:
-        return writer.apply(work(jvm, *objects), asked)
+    def written(jvm: Any, writer: Any, *objects: Any) -> tuple[Any, Any]:
+        found = writer.apply(work(jvm, *objects), asked)
+        text = found.get(0)
+        found.set(0, None)  # only the objects are kept
+        return text, found
 
-    return Document(in_one_call(root, written, write, *objects)).at(1)
+    return Document(*in_one_call(root, written, write, *objects)).at(1)
 
 
 class ClassSeen:
@@ -207,11 +209,9 @@ class Document:
 
     __slots__ = ("_nodes", "_seen", "classes", "objects")
 
-    def __init__(self, objects: Any) -> None:
+    def __init__(self, text: str, objects: Any) -> None:
         self.objects = objects
-        at, count, text = objects.get(0).split(" ", 2)
-        parts = [text, *(objects.get(int(at) + n) for n in range(int(count)))]
-        found = json.loads(zlib.decompress(base64.b64decode("".join(parts))))
+        found = json.loads(text)
         self._nodes = found["nodes"]
         self.classes = [ClassSeen(*of) for of in found["classes"]]
         self._seen: dict[int, Seen] = {}

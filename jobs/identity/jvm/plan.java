@@ -3,13 +3,7 @@
 public final class PlanDocument implements java.util.function.BiFunction {
   private final java.util.Map rules = new java.util.concurrent.ConcurrentHashMap();
 
-  /** A longer answer than py4j's buffer takes 40 ms: its last packet waits for the others. */
-  static final int MOST_CHARACTERS = 8000;
-
-  /**
-   * Returns a list: the document's text, then its objects by number, then the rest of the text. The
-   * first text says where the rest begins, and how many texts it is.
-   */
+  /** Returns a list: the document's text, then its objects by number. */
   public Object apply(Object root, Object asked) {
     Rules known = (Rules) rules.get(asked);
     if (known == null) {
@@ -163,12 +157,7 @@ public final class PlanDocument implements java.util.function.BiFunction {
         node(objects.get(i), out);
       }
       out.append("],\"classes\":[").append(ofClasses).append("]}");
-      String text = compressed(out.toString());
-      int more = Math.max(0, text.length() - 1) / MOST_CHARACTERS;
-      String first = text.substring(0, Math.min(text.length(), MOST_CHARACTERS));
-      objects.set(0, objects.size() + " " + more + " " + first);
-      for (int i = MOST_CHARACTERS; i < text.length(); i += MOST_CHARACTERS)
-        objects.add(text.substring(i, Math.min(text.length(), i + MOST_CHARACTERS)));
+      objects.set(0, out.toString());
       return objects;
     }
 
@@ -281,21 +270,6 @@ public final class PlanDocument implements java.util.function.BiFunction {
         out.append("{\"bytes\":\"").append(encoded).append("\"}");
       } else {
         out.append('[').append(numbered(value)).append(']');
-      }
-    }
-
-    private static String compressed(String text) {
-      try {
-        java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
-        java.util.zip.Deflater fast = new java.util.zip.Deflater(1);
-        java.util.zip.DeflaterOutputStream packed =
-            new java.util.zip.DeflaterOutputStream(bytes, fast);
-        packed.write(text.getBytes("UTF-8"));
-        packed.close();
-        fast.end();
-        return java.util.Base64.getEncoder().encodeToString(bytes.toByteArray());
-      } catch (java.io.IOException never) {
-        throw new IllegalStateException(never);
       }
     }
   }

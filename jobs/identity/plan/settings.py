@@ -92,14 +92,13 @@ def settings_digest(jvm: Jvm, java_session: Any) -> Settings:
     """Return the digests of the settings that decide results in a JVM session."""
     defaults, of_hadoop = _sql_defaults(jvm), _hadoop_defaults(jvm)
 
-    def asked(root: Any, session: Any, context: Any, known: Any) -> tuple[Any, ...]:
-        conf, hadoop = session.conf(), context.hadoopConfiguration()
+    def asked(root: Any, session: Any, known: Any) -> tuple[Any, ...]:
+        conf, hadoop = session.conf(), session.sparkContext().hadoopConfiguration()
         changed = scala_iterator(root, hadoop.iterator()).toSet().diff(known)
         texts = printed(conf.getAll()), printed(changed)
         return (session.version(), *texts, *map(conf.get, _EFFECTIVE))
 
-    context = cast("Any", jvm.context)._jsc.sc()  # noqa: SLF001
-    found = in_one_call(jvm.root, asked, java_session, context, of_hadoop)
+    found = in_one_call(jvm.root, asked, java_session, of_hadoop)
     version, sql, hadoop, *values = found
     changed = {k: v for k, v in entries(sql, " -> ").items() if defaults.get(k) != v}
     changed |= {f"{_COPIED}{key}": value for key, value in entries(hadoop, "=").items()}

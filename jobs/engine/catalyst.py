@@ -263,8 +263,10 @@ def project(df: DataFrame, columns: Any) -> DataFrame:
 
 
 def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
-    """Return `rows` in a plan that also shows the plan which they were computed from.
+    """Return `rows`, named as `origin`, in a plan that also shows the plan of `origin`, from which
+    they were computed.
 
+    Names differ in letter case where the optimizer dropped a select that did no more than that.
     Spark refuses to overwrite a table that the written plan reads. It finds the tables by walking
     the analyzed plan, so stored rows alone would hide them. `origin` becomes a common table
     expression that nothing uses: the optimizer drops it before anything else.
@@ -272,29 +274,18 @@ def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:
     session = rows.sparkSession
     jvm: Any = classes_of(session)
 
-    def made(jvm: Any, java_session: Any, rows: Any, origin: Any) -> Any:
+    # `df.columns` fails at a type that PySpark has no name for, as of an indeterminate collation
+    def made(jvm: Any, java_session: Any, rows: Any, origin: Any) -> tuple[Any, ...]:
         unused = _with_defaults(jvm, "CTERelationDef", plan_of(origin))
         plan = _with_defaults(jvm, "WithCTE", plan_of(rows), to_seq(jvm, [unused]))
-        return frame_of(jvm, java_session, plan)
+        return frame_of(jvm, java_session, plan), rows.columns(), origin.columns()
 
     java_session = session._jsparkSession  # noqa: SLF001
-    frame = in_one_call(jvm, made, java_session, rows._jdf, origin._jdf)  # noqa: SLF001
-    return DataFrame(frame, session)
-
-
-def named_as(rows: DataFrame, df: DataFrame) -> DataFrame:
-    """Return `rows` under the column names of `df`, by position.
-
-    They differ in letter case where the optimizer dropped a select that did no more than that.
-    """
-
-    # `df.columns` fails at a type that PySpark has no name for, as of an indeterminate collation
-    def asked(_: Any, rows: Any, frame: Any) -> tuple[Any, Any]:
-        return rows.columns(), frame.columns()
-
-    given = rows._jdf, df._jdf  # noqa: SLF001
-    present, wanted = in_one_call(classes_of(df.sparkSession), asked, *given)
-    return rows if present == wanted else cast("DataFrame", rows.toDF(*wanted))
+    found = in_one_call(jvm, made, java_session, rows._jdf, origin._jdf)  # noqa: SLF001
+    frame, present, wanted = found
+    if present == wanted:
+        return DataFrame(frame, session)
+    return with_origin(cast("DataFrame", rows.toDF(*wanted)), origin)
 
 
 def _with_defaults(jvm: Any, name: str, *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.identity.digests import hex_digest
-from durable_shuffle.jobs.identity.jvm.calls import Jvm, analyzed_plan, java_session
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.identity.jvm.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, walked, with_cached
 from durable_shuffle.jobs.identity.plan.leaves import QueryRows
@@ -46,7 +46,7 @@ class CutIdentities:
         self._name = name
         self._jvm, self._engine, self._stages = jvm, engine, stages
         self._planned, self._version = planned, version
-        self._settings = settings_digest(jvm, java_session(df))
+        self._settings = settings_digest(jvm, df)
         self._known: dict[int, StageIdentity] = {}
         self._whole_digest: str | None = None
 
@@ -141,7 +141,7 @@ class CutIdentities:
         It may be kept for long: it holds the analyzed plan alone, since a physical plan holds the
         rows of its broadcasts.
         """
-        session, plan = self._planned.sparkSession, analyzed_plan(self._planned)
+        session, plan = self._planned.sparkSession, self._jvm.analyzed(self._planned)
         reads = frozenset(map(self.fingerprint, cuts))
         return partial(_rows, self._engine, session, plan, reads, self._version)
 

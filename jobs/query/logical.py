@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, cast
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine import rdd_frames
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, conf_values, items, module, to_seq
@@ -23,6 +23,7 @@ from durable_shuffle.jobs.query.cuts import Cut
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 
 Placing = Literal["placed", "elsewhere", "unknown"]
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 _ADAPTIVE_THRESHOLD = "spark.sql.adaptive.autoBroadcastJoinThreshold"
 _EXCLUDED = "spark.sql.adaptive.optimizer.excludedRules"
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
@@ -42,10 +43,11 @@ class LogicalPlan:
     """The plan of one query. Its session must be the active session of the calling thread."""
 
     def __init__(
-        self, jvm: Jvm, session: SparkSession, execution: Any, plan: Any | None = None
+        self, jvm: Jvm, session: SparkSession, df: DataFrame, plan: Any | None = None
     ) -> None:
-        """Take the optimized plan, None for the execution's own."""
-        self._jvm, self._session, self._execution, self._plan = jvm, session, execution, plan
+        """Take the optimized plan, None for the frame's own."""
+        self._jvm, self._session, self._plan = jvm, session, plan
+        self._frame = cast("Any", df)._jdf  # noqa: SLF001
         self._copies: dict[int, list[tuple[Any, Any]]] = {}
         """Identity hash -> (an operator, the copy with other children, or leaf, in its place)."""
         self._leaves: dict[int, Any] = {}
@@ -58,13 +60,14 @@ class LogicalPlan:
     def _root(self) -> _Operator:
         """Most queries are planned once, and never need it."""
         if self._plan is None:
-            return self._read(self._jvm.seen_of(_optimized, self._execution, asked=TREE_ALONE))
+            return self._read(self._jvm.seen_of(_optimized, self._frame, asked=TREE_ALONE))
         return self._read(self._plan)
 
     def physical(self) -> Any:
         """Return the physical plan, ready to run."""
 
-        def planned(jvm: Any, execution: Any, *changed: Any) -> Any:
+        def planned(jvm: Any, frame: Any, *changed: Any) -> Any:
+            execution = frame.queryExecution()
             root = changed[0] if changed else execution.optimizedPlan()
             logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
             physical = execution.planner().plan(logical.ReturnAnswer(root)).next()
@@ -73,7 +76,7 @@ class LogicalPlan:
 
         changed = [self._root.object] if "_root" in vars(self) else [self._plan]
         given = [plan for plan in changed if plan is not None]
-        return self._jvm.seen_of(planned, self._execution, *given, asked=OPERATORS)
+        return self._jvm.seen_of(planned, self._frame, *given, asked=OPERATORS)
 
     def place(self, cut: Cut, root: Node) -> Placing:
         """Let a cut stand for what it computes, with Spark's estimate of its size.
@@ -258,8 +261,8 @@ def _every(operator: _Operator) -> Iterator[_Operator]:
         yield from _every(child)
 
 
-def _optimized(_: Any, execution: Any) -> Any:
-    return execution.optimizedPlan()
+def _optimized(_: Any, frame: Any) -> Any:
+    return frame.queryExecution().optimizedPlan()
 
 
 def _hash_of(jvm: Any, operator: Any) -> Any:
@@ -327,19 +330,20 @@ def _downwards(node: Node) -> Iterator[Node]:
         yield from _downwards(child)
 
 
-def broadcast_bytes(jvm: Jvm, session: SparkSession) -> int:
-    """Return the most bytes that Spark broadcasts if it knows them."""
+def adapts(jvm: Jvm, users: SparkSession, planning: SparkSession) -> tuple[bool, int]:
+    """Return whether the user's session plans again by sizes, and the most bytes that the planning
+    session broadcasts if it knows them."""
 
-    def asked(_: Any, session: Any) -> tuple[Any, Any]:
+    def asked(_: Any, users: Any, session: Any) -> tuple[Any, Any, Any]:
         threshold = session.sessionState().conf().autoBroadcastJoinThreshold()
-        return session.conf().get(_ADAPTIVE_THRESHOLD, None), threshold
+        return users.conf().get(_ADAPTIVE), session.conf().get(_ADAPTIVE_THRESHOLD, None), threshold
 
-    java_session = cast("Any", session)._jsparkSession  # noqa: SLF001
-    measured, threshold = in_one_call(jvm.root, asked, java_session)
-    if measured is None:
-        return int(threshold)
-    utilities = getattr(jvm.root, "org.apache.spark.network.util.JavaUtils")
-    return int(utilities.byteStringAsBytes(measured))
+    sessions = (cast("Any", one)._jsparkSession for one in (users, planning))  # noqa: SLF001
+    adaptive, measured, threshold = in_one_call(jvm.root, asked, *sessions)
+    if measured is not None:
+        utilities = getattr(jvm.root, "org.apache.spark.network.util.JavaUtils")
+        threshold = utilities.byteStringAsBytes(measured)
+    return adaptive == "true", int(threshold)
 
 
 def split_bytes(session: SparkSession) -> int:

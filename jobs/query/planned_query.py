@@ -44,7 +44,7 @@ from durable_shuffle.jobs.query.groups import (
     site_reads,
     target_bytes,
 )
-from durable_shuffle.jobs.query.logical import LogicalPlan, broadcast_bytes, estimated_bytes
+from durable_shuffle.jobs.query.logical import LogicalPlan, adapts, estimated_bytes
 from durable_shuffle.jobs.query.native_stage import (
     NativeStage,
     Source,
@@ -120,19 +120,18 @@ class PlannedQuery:
         self._was_replanned = False
         self._bytes: dict[int, int] = {}
         """Cut number -> bytes of a sealed stage."""
-        self._adapts = self.spark.conf.get("spark.sql.adaptive.enabled") == "true"
-        self._limits = Limits(broadcast_bytes(self._jvm, self._session))
+        self._adapts, most_bytes = adapts(self._jvm, self.spark, self._session)
+        self._limits = Limits(most_bytes)
         with catalyst.active(self._session):
             self._logical, root = self._first_plan()
         self._cut(root)
 
     def _first_plan(self) -> tuple[LogicalPlan, Node]:
-        execution = query_execution(self._planned)
-        logical = LogicalPlan(self._jvm, self._session, execution)
+        logical = LogicalPlan(self._jvm, self._session, self._planned)
         root = read_tree(self._jvm, logical.physical())
         if numbers_groups(root):
-            plan = PlannedAlike(self._jvm, execution).optimized()
-            logical = LogicalPlan(self._jvm, self._session, execution, plan)
+            plan = PlannedAlike(self._jvm, query_execution(self._planned)).optimized()
+            logical = LogicalPlan(self._jvm, self._session, self._planned, plan)
             root = read_tree(self._jvm, logical.physical())
         return logical, root
 

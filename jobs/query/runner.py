@@ -118,8 +118,7 @@ class QueryRunner:
         asked = cast("ClassicFrame", df)
 
         def above(below: Mapping[int, Source]) -> DataFrame:
-            rows = catalyst.named_as(cast("ClassicFrame", query.result(below)), asked)
-            return catalyst.with_origin(rows, asked)
+            return catalyst.with_origin(cast("ClassicFrame", query.result(below)), asked)
 
         try:
             frame = run.ensure(above, confirm)

@@ -168,6 +168,10 @@ class Jvm:
         gateway: Any = cast("Any", self.context)._gateway  # noqa: SLF001
         return gateway.new_array(getattr(self.root, name), length)
 
+    def analyzed(self, df: DataFrame) -> Any:
+        """Return the DataFrame's analyzed plan; see `analyzed_plan`."""
+        return in_one_call(self.root, lambda _, frame: plan_of(frame), cast("Any", df)._jdf)  # noqa: SLF001
+
     def fresh_execution(self, df: DataFrame) -> Any:
         """Return a new QueryExecution over the DataFrame's analyzed plan.
 

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.identity.digests import hex_digest
 from durable_shuffle.jobs.identity.functions.zones import zone_of_process
-from durable_shuffle.jobs.identity.jvm.calls import Jvm, java_session
+from durable_shuffle.jobs.identity.jvm.calls import Jvm
 from durable_shuffle.jobs.identity.jvm.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.files import ListedFiles
@@ -75,7 +75,7 @@ def identify_plan(df: DataFrame, known: KnownRdds) -> PlanIdentity:
     plan = execution.withCachedData()
     leaves.conditions.learn(plan)
     walk.visit(jvm.seen(plan))
-    settings = settings_digest(jvm, java_session(df))
+    settings = settings_digest(jvm, df)
     components = {
         **leaves.components(),
         "settings": settings.of(functions=bool(functions.digests)),

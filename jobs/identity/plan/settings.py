@@ -88,17 +88,22 @@ class Settings(NamedTuple):
         return self.with_functions if functions else self.plain
 
 
-def settings_digest(jvm: Jvm, java_session: Any) -> Settings:
-    """Return the digests of the settings that decide results in a JVM session."""
+def settings_digest(jvm: Jvm, df: DataFrame) -> Settings:
+    """Return the digests of the settings that decide results in a DataFrame's session."""
+    return _settings_of(jvm, df._jdf, lambda frame: frame.sparkSession())  # noqa: SLF001
+
+
+def _settings_of(jvm: Jvm, of: Any, session_of: Callable[[Any], Any]) -> Settings:
     defaults, of_hadoop = _sql_defaults(jvm), _hadoop_defaults(jvm)
 
-    def asked(root: Any, session: Any, known: Any) -> tuple[Any, ...]:
+    def asked(root: Any, of: Any, known: Any) -> tuple[Any, ...]:
+        session = session_of(of)
         conf, hadoop = session.conf(), session.sparkContext().hadoopConfiguration()
         changed = scala_iterator(root, hadoop.iterator()).toSet().diff(known)
         texts = printed(conf.getAll()), printed(changed)
         return (session.version(), *texts, *map(conf.get, _EFFECTIVE))
 
-    found = in_one_call(jvm.root, asked, java_session, of_hadoop)
+    found = in_one_call(jvm.root, asked, of, of_hadoop)
     version, sql, hadoop, *values = found
     changed = {k: v for k, v in entries(sql, " -> ").items() if defaults.get(k) != v}
     changed |= {f"{_COPIED}{key}": value for key, value in entries(hadoop, "=").items()}
@@ -117,7 +122,7 @@ def cached_settings(jvm: Jvm, builder: Any) -> Settings | None:
     session = builder.cachedPlan().session()
     if session is None or session.conf().get(_OFF_IN_CLONES) != "false":
         return None
-    return settings_digest(jvm, session)
+    return _settings_of(jvm, session, lambda session: session)
 
 
 def session_settings_digest(spark: SparkSession) -> Settings:

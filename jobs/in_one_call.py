@@ -148,10 +148,11 @@ def or_none(option: Any) -> Any:
 
 @lru_cache(maxsize=4)
 def _compiled(root: Any) -> Any | None:
-    made = compiled_in_driver(root, "durable_shuffle.jobs", "in_one_call.java", "ListOfCalls")
-    if made is None:
-        return None
-    return made.of(JavaObject(GATEWAY_SERVER_OBJECT_ID, made._gateway_client))  # noqa: SLF001
+    def ready(made: Any) -> Any:
+        return made.of(JavaObject(GATEWAY_SERVER_OBJECT_ID, made._gateway_client))  # noqa: SLF001
+
+    package = "durable_shuffle.jobs"
+    return compiled_in_driver(root, package, "in_one_call.java", "ListOfCalls", ready)
 
 
 def runner_of(root: Any) -> Any | None:
@@ -160,13 +161,16 @@ def runner_of(root: Any) -> Any | None:
         return _compiled(root)
 
 
-def compiled_in_driver(root: Any, package: str, file: str, name: str) -> Any | None:
+def compiled_in_driver(
+    root: Any, package: str, file: str, name: str, ready: Callable[[Any], Any] = lambda made: made
+) -> Any | None:
     """Return a new object of a class that is compiled in the driver's JVM.
 
     Args:
         root: from `classes_of`.
         package: has the file with the class's Java text.
         name: of the class.
+        ready: takes the object, returns what is returned.
 
     Returns:
         None if this JVM has no compiler, or the text does not compile there.
@@ -176,7 +180,7 @@ def compiled_in_driver(root: Any, package: str, file: str, name: str) -> Any | N
         parent = getattr(root, "java.lang.Class").forName(_TREE).getClassLoader()
         compiler.setParentClassLoader(parent)
         compiler.cook(files(package).joinpath(file).read_text(encoding="utf-8"))
-        return compiler.getClassLoader().loadClass(name).newInstance()
+        return ready(compiler.getClassLoader().loadClass(name).newInstance())
     except Exception as error:  # noqa: BLE001 - a JVM that ends, another Janino, no Janino
         _LOG.info("the JVM is asked call by call, which is slow: %s", named_text_of(error))
         return None

@@ -36,7 +36,6 @@ from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
 from durable_shuffle.jobs.outcome import tell_end, tell_job
 from durable_shuffle.jobs.query.at_risk import NOTHING, Risk, risk_from
-from durable_shuffle.jobs.query.runner import QueryRunner
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.identity import SeenInputs
 from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
@@ -218,6 +217,8 @@ class DurableShuffle(Calls, StoredStages):
         )
         self._queries = None
         if isinstance(engine, ClassicEngine):
+            from durable_shuffle.jobs.query.runner import QueryRunner  # Connect does without
+
             self._queries = QueryRunner(spark, engine, self._runner)
         self._consumers = Consumers(
             engine=engine,

@@ -51,6 +51,16 @@ def risk_from(given: Risk) -> float:
     return seconds
 
 
+@dataclass(frozen=True, slots=True)
+class QueryCall:
+    """The arguments of a call, checked."""
+
+    name: str
+    version: str | None
+    at_risk: float
+    """Seconds of work that a dead driver may lose; 0 if every exchange is stored."""
+
+
 @dataclass(slots=True)
 class AtRisk:
     """What a query would lose if its driver died now.

@@ -1,12 +1,12 @@
 """The calls of `DurableShuffle` for whole queries."""
 
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.engine.checks import check_version
-from durable_shuffle.jobs.query.at_risk import Risk, risk_from
-from durable_shuffle.jobs.query.runner import QueryCall, QueryRunner
+from durable_shuffle.jobs.query.at_risk import QueryCall, Risk, risk_from
 from durable_shuffle.jobs.stages.explanation import Explanation
 from durable_shuffle.jobs.stages.frame_calls import FrameCalls
 from durable_shuffle.jobs.stages.progress import show_progress
@@ -14,11 +14,14 @@ from durable_shuffle.jobs.stages.report import StageReport
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
 
+if TYPE_CHECKING:
+    from durable_shuffle.jobs.query.runner import QueryRunner
+
 
 class QueryCalls(FrameCalls):
     """A part of `DurableShuffle`, which sets the attributes."""
 
-    _queries: QueryRunner | None
+    _queries: "QueryRunner | None"
     """None on Spark Connect, which shows no plans, so they cannot be cut."""
     _native: list[str]
     _adapted: list[str]
@@ -77,7 +80,7 @@ class QueryCalls(FrameCalls):
 
     def _checked(
         self, name: str | None, version: str | None, at_risk: Risk | None
-    ) -> tuple[QueryCall, QueryRunner]:
+    ) -> "tuple[QueryCall, QueryRunner]":
         """Return the checked arguments of a query and what runs queries."""
         label = "query" if name is None else name
         check_name("name", label)

@@ -12,7 +12,7 @@ from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.engine.checks import check_frame
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.identity.jvm.calls import planning
-from durable_shuffle.jobs.query.at_risk import AtRisk
+from durable_shuffle.jobs.query.at_risk import AtRisk, QueryCall
 from durable_shuffle.jobs.query.cuts import Cut, schema_of
 from durable_shuffle.jobs.query.logical import split_bytes
 from durable_shuffle.jobs.query.native_stage import Source
@@ -49,16 +49,6 @@ class QueryResult:
     """Exchanges that Spark runs itself, each with the reason."""
     adapted: tuple[str, ...]
     """What was planned again while the query ran, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueryCall:
-    """The arguments of a call, checked."""
-
-    name: str
-    version: str | None
-    at_risk: float
-    """Seconds of work that a dead driver may lose; 0 if every exchange is stored."""
 
 
 class QueryRunner:

@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from durable_shuffle.jobs.stages.report import MET_DAMAGE
 from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
@@ -28,9 +28,10 @@ from durable_shuffle.shuffle.log.stage import (
     require_seal,
 )
 from durable_shuffle.shuffle.log.typed_log import NOTHING
-from durable_shuffle.shuffle.repair.heal import heal_stage
-from durable_shuffle.shuffle.repair.stage import StageRepair
 from durable_shuffle.shuffle.seal.rewrite import replace_commits, sealed_commits
+
+if TYPE_CHECKING:
+    from durable_shuffle.shuffle.repair.stage import StageRepair
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,6 +101,8 @@ class Healing:
         return bool(noted)
 
     def _heal(self, stage: StageHandle, suspect: str) -> None:
+        from durable_shuffle.shuffle.repair.heal import heal_stage  # few drivers meet damage
+
         self._log.check_owner()
         prefix = stage.path.prefix
         _LOG.warning("a reader of %s met damage (%s); checking the stage", prefix, suspect)
@@ -149,7 +152,7 @@ class Healing:
             )
 
 
-def healed_text(done: StageRepair) -> str:
+def healed_text(done: "StageRepair") -> str:
     """Say what a check of a stage, which a reader had asked for, came to."""
     if done.outcome == "intact":
         return f"{MET_DAMAGE}, and a check of all data found none"

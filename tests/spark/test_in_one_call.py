@@ -1,5 +1,6 @@
 """Calls that are made in one give what they give one by one, and fail as they fail."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,22 @@ def test_values_are_those_of_single_calls(
     alone = {name: in_one_call(jvm, work) for name, work in WORK.items()}
     assert together == alone
     assert together["a number"] == 9007199254740993
+
+
+@pytest.mark.parametrize("length", [7_990, 8_000, 30_000, 400_000])
+@pytest.mark.parametrize("alphabet", ["a", 'aé\u2028"', "0123456789abcdef"])
+def test_long_texts_arrive_whole(root: Any, seed: int, length: int, alphabet: str) -> None:
+    """Short ones as they are, longer ones compressed, and the longest in parts, beside objects."""
+    text = "".join(random.Random(seed).choices(alphabet, k=length))
+
+    def work(jvm: Any) -> tuple[Any, ...]:
+        same = getattr(jvm, "java.util.Objects").toString
+        return same(text), getattr(jvm, "java.util.ArrayList")(), same(text)
+
+    for fetch in (True, False):
+        first, made, second = in_one_call(root, work, fetch=fetch)
+        assert (first, second) == (text, text)
+        assert module.object_of(made).size() == 0
 
 
 def test_objects_are_the_same_objects(root: Any, spark: SparkSession) -> None:

@@ -82,7 +82,7 @@ def first_changed(listings: Sequence[ListedFiles]) -> str:
     wanted = dict[tuple[int, str], tuple[int, int]]()
     listings = [one for one in listings if not one.fixed]
     places = [(one.index, one.filters) for one in listings]
-    texts = printed_listings(listings[0].jvm, places) if listings else []
+    texts = printed_listings(listings[0].jvm, places) if places else []
     for number, (one, text) in enumerate(zip(listings, texts, strict=True)):
         listed = file_entries(one.jvm, one.index, one.filters, text=text)
         if differing := set(one.entries).symmetric_difference(listed):
@@ -100,6 +100,9 @@ def printed_listings(jvm: Jvm, places: Sequence[Place]) -> list[str | None]:
 
     None for each where one of them fails, which is then asked alone.
     """
+
+    if not places:
+        return []
 
     def printed(root: Any, *indexes: Any) -> tuple[Any, ...]:
         each = zip(places, indexes, strict=True)

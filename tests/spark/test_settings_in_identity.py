@@ -195,7 +195,7 @@ def test_every_setting_of_spark_is_counted_or_listed(own: SparkSession) -> None:
     ]
     assert len(unlisted) > len(keys) / 3
     assert [key for key in unlisted if is_harmless(key)] == []
-    before = settings_digest(jvm, java_session)
+    before = settings_digest(jvm, own.range(1))
     for key in (
         "spark.sql.ansi.enabled",
         "spark.sql.crossJoin.enabled",
@@ -206,7 +206,7 @@ def test_every_setting_of_spark_is_counted_or_listed(own: SparkSession) -> None:
         with configured(
             own, {key: "LAST_WIN" if key.endswith("Policy") else str(default != "true").lower()}
         ):
-            assert settings_digest(jvm, java_session) != before, key
+            assert settings_digest(jvm, own.range(1)) != before, key
 
 
 def test_a_setting_at_its_default_is_no_setting(own: SparkSession) -> None:

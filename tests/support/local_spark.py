@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +35,7 @@ def local_spark() -> SparkSession:
         .config("spark.ui.retainedStages", "100")
         .config("spark.ui.retainedTasks", "2000")
         .config("spark.sql.ui.retainedExecutions", "50")
+        .config("spark.sql.warehouse.dir", tempfile.mkdtemp(prefix="warehouse-"))
         .getOrCreate()
     )
 

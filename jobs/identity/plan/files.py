@@ -12,6 +12,7 @@ One JVM call prints the whole listing, which is then parsed, because single call
 take seconds. If a file system prints its status in another form, each file is asked.
 """
 
+import os
 import re
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,8 +77,8 @@ Place = tuple[Any, Sequence[Any]]
 def first_changed(listings: Sequence[ListedFiles]) -> str:
     """Return the path of a file that is no longer what its entry says; "" if all are.
 
-    The storage is asked again, about all listings side by side, not the indexes alone. Of a file on
-    this machine its entry has said more already.
+    The storage is asked again, about all listings side by side, not the indexes alone: an index may
+    keep the first listing for as long as the DataFrame lives.
     """
     wanted = dict[tuple[int, str], tuple[int, int]]()
     listings = [one for one in listings if not one.fixed]
@@ -89,7 +90,7 @@ def first_changed(listings: Sequence[ListedFiles]) -> str:
             return str(literal_eval(min(differing))[1])
         for entry in one.entries:
             _, path, length, mtime, *_ = literal_eval(entry)
-            if not _of_this_machine(path):
+            if not _is_here(path, length, mtime):
                 wanted[number, path] = length, mtime
     now = _asked_again(listings, sorted(wanted))
     return next((path for (at, path), facts in wanted.items() if now.get((at, path)) != facts), "")
@@ -167,13 +168,23 @@ def _partitions(filters: Sequence[Any], jvm: Any, index: Any) -> Any:
 
 def _of_this_machine(path: str) -> tuple[int, ...]:
     """Return inode and ctime of a file, () if it is on another storage or gone."""
+    found = _stat(path)
+    return () if found is None else (found.st_ino, found.st_ctime_ns)
+
+
+def _is_here(path: str, length: int, mtime: int) -> bool:
+    """Return whether a file is on this machine with this length and time, as Hadoop says them."""
+    found = _stat(path)
+    return found is not None and (found.st_size, found.st_mtime_ns // 10**6) == (length, mtime)
+
+
+def _stat(path: str) -> os.stat_result | None:
     if not path.startswith(_LOCAL):
-        return ()
+        return None
     try:
-        found = Path(path.removeprefix(_LOCAL)).stat()
+        return Path(path.removeprefix(_LOCAL)).stat()
     except (OSError, ValueError):
-        return ()
-    return found.st_ino, found.st_ctime_ns
+        return None
 
 
 def _asked_again(

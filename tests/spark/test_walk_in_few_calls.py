@@ -2,7 +2,9 @@
 
 import sys
 import threading
+from ast import literal_eval
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -153,9 +155,10 @@ def test_a_query_takes_few_calls(
 
 
 def test_files_are_asked_again_by_folders(
-    tables: SparkSession, tmp_path: Path, jvm_calls: Any
+    tables: SparkSession, tmp_path: Path, jvm_calls: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One call lists a folder, however many files it has."""
+    """One call lists a folder on another machine, however many files it has."""
+    monkeypatch.setattr(files, "_stat", lambda _: None)
     folder = tmp_path / "many"
     tables.range(0, 40, 1, 40).write.parquet(str(folder))
     jvm = Jvm(tables.sparkContext)
@@ -174,25 +177,52 @@ def test_folders_of_several_tables_are_asked_side_by_side(
     tables: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On object storage each takes a round trip. A changed file is named, of whichever table."""
+    monkeypatch.setattr(files, "_stat", lambda _: None)
     jvm, found = Jvm(tables.sparkContext), []
     for name in ("one", "two", "three"):
         tables.range(0, 12, 1, 4).write.parquet(str(tmp_path / name))
         frame = tables.read.parquet(str(tmp_path / name))
         plan = jvm.seen(query_execution(frame).analyzed())
         found.append(listed_files(jvm, plan.relation().location()))
-    all_asked = threading.Barrier(3)
+    all_asked, asked = threading.Barrier(3), list[str]()
     facts_of = files._facts_of
 
     def late(printed: str) -> dict[str, tuple[int, int]]:
+        asked.append(printed)
         all_asked.wait(60)
         return facts_of(printed)
 
     monkeypatch.setattr(files, "_facts_of", late)
     assert first_changed(found) == ""
+    assert len(asked) == 3
     changed = min((tmp_path / "two").glob("*.parquet"))
     changed.write_bytes(changed.read_bytes() + b"x")
     assert first_changed(found) == changed.as_uri().replace("file://", "file:")
     assert first_changed([]) == ""
+
+
+def test_a_file_of_this_machine_is_asked_of_this_machine(
+    tables: SparkSession, tmp_path: Path, jvm_calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop is asked where it is not as it was listed, and has the last word."""
+    tables.range(0, 12, 1, 4).write.parquet(str(tmp_path / "one"))
+    jvm = Jvm(tables.sparkContext)
+    plan = jvm.seen(query_execution(tables.read.parquet(str(tmp_path / "one"))).analyzed())
+    listed = listed_files(jvm, plan.relation().location())
+    asked, again = list[int](), files._asked_again
+
+    def counted(listings: Any, wanted: Any) -> Any:
+        asked.append(len(wanted))
+        return again(listings, wanted)
+
+    monkeypatch.setattr(files, "_asked_again", counted)
+    assert first_changed([listed]) == ""
+    longer = [literal_eval(entry) for entry in listed.entries]
+    entries = tuple(repr((values, path, n + 1, *more)) for values, path, n, *more in longer)
+    with monkeypatch.context() as patch:  # an index that kept an old listing
+        patch.setattr(files, "file_entries", lambda *_, **__: list(entries))
+        assert first_changed([replace(listed, entries=entries)]) == longer[0][1]
+    assert asked == [0, 4]
 
 
 @pytest.mark.parametrize("more", ["", " AND s < 'x'", " AND s < 'x' AND d > 1"])

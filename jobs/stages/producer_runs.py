@@ -32,8 +32,11 @@ from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.write.awaited import Awaited
 
 _TWO_EXECUTIONS = "Spark computed rows below the stage twice, and they may differ"
-_SPARK_SAW_TWO = "with indeterminate output was failed and retried"
-"""Spark says this when it ends a job for that reason; see SPARK-23207."""
+_SPARK_SAW_TWO = (
+    "with indeterminate output was failed and retried",
+    "with indeterminate results from old attempt succeeded",
+)
+"""Spark says one of these when it ends a job for that reason, the second since 4.2; SPARK-23207."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,7 @@ class ProducerRuns:
             job = MapJob(missing, label, may_start, looks=bool(awaited))
             return work.write(planned, tasks, job)
         except JVM_ERRORS as e:
-            if _SPARK_SAW_TWO in str(e):
+            if spark_saw_two(str(e)):
                 raise TwoExecutionsError(_TWO_EXECUTIONS) from e
             raise
 
@@ -216,6 +219,11 @@ class ProducerRuns:
         with ThreadPoolExecutor(self.settings.control_threads) as pool:
             commits = list(pool.map(read, range(producers)))
         return {p: c for p, c in enumerate(commits) if c is not None}
+
+
+def spark_saw_two(error: str) -> bool:
+    """Return whether Spark ended a job because rows below it were computed twice and may differ."""
+    return any(words in error for words in _SPARK_SAW_TWO)
 
 
 def _check_one_execution(

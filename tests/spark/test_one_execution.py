@@ -4,12 +4,15 @@ Spark runs lost map tasks of its own exchanges again while ours are under way, a
 rows turn out large is planned again. If rows may differ then, the stage starts again.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pyarrow as pa
+import pyspark
 import pytest
 import unstable_programs
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
@@ -17,6 +20,7 @@ from pyspark.sql import SparkSession
 from unstable_programs import Arrival, of_step
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs.stages.producer_runs import spark_saw_two
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -35,6 +39,19 @@ def test_files_of_an_exchange_are_lost_on_the_way(
     found = programs.run("lost_files_driver", tmp_path, support, master)
     assert len(found) == cases
     assert not any(found.values()), found
+
+
+def test_all_words_of_spark_for_it_are_known() -> None:
+    """Those in its own scheduler, whose texts begin with what was computed twice."""
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-core_*.jar")
+    texts = set[str]()
+    with ZipFile(jar) as classes:
+        for name in classes.namelist():
+            if name.startswith("org/apache/spark/scheduler/DAGScheduler"):
+                found = re.findall(rb"(?:stage|Task) with indeterminate [ -~]+", classes.read(name))
+                texts |= {text.decode() for text in found}
+    assert texts
+    assert [text for text in texts if not spark_saw_two(text)] == []
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, items, simple_name
 from durable_shuffle.jobs.identity.jvm.document import PHYSICAL
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
-from durable_shuffle.jobs.identity.plan.files import printed_listings, usable
+from durable_shuffle.jobs.identity.plan.files import Place, is_known_index, printed_listings, usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
 from durable_shuffle.jobs.identity.tables import iceberg
@@ -126,12 +126,18 @@ class Scans:
     """The scans of files of several pieces, listed in one call."""
 
     def __init__(self, jvm: Jvm, nodes: Iterable[Node]) -> None:
-        scans = {node.id: node.plan for node in nodes if node.name == "FileSourceScanExec"}
-        self._filters = {number: _usable(jvm, plan) for number, plan in scans.items()}
-        indexes = [plan.relation().location() for plan in scans.values()]
-        lists = list(self._filters.values())
-        texts = printed_listings(jvm, list(zip(indexes, lists, strict=True)))
-        self.printed = dict(zip(map(id, lists), texts, strict=True))
+        self._filters: dict[int, list[Any]] = {}
+        places = list[Place]()
+        for node in nodes:
+            if node.name != "FileSourceScanExec":
+                continue
+            index = node.plan.relation().location()
+            if node.id not in self._filters and is_known_index(jvm, index):
+                self._filters[node.id] = _usable(jvm, node.plan)
+                places.append((index, self._filters[node.id]))
+        texts = printed_listings(jvm, places)
+        self.printed = {id(of[1]): text for of, text in zip(places, texts, strict=True)}
+        """Identity of a list of filters -> the listing with them."""
 
     def filters(self, jvm: Jvm, scan: Any) -> list[Any]:
         """Return the filters by which a scan leaves files out."""

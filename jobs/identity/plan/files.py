@@ -28,6 +28,10 @@ from durable_shuffle.jobs.identity.plan.conditions import column_ids, over
 from durable_shuffle.jobs.identity.tables.delta import is_delta_index
 from durable_shuffle.jobs.in_one_call import in_one_call, standing_for
 
+_FILE_INDEXES = (
+    "org.apache.spark.sql.execution.datasources.",
+    "org.apache.spark.sql.execution.streaming.",  # files written by a stream, listed by its log
+)
 FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 # Hadoop's FileStatus.toString; an object store's own class adds its tag after or inside it.
 # Access time, owner, permission, replication and block size are ignored: not part of the content.
@@ -53,6 +57,12 @@ def is_file_relation(jvm: Jvm, relation: Any) -> bool:
     if jvm.class_name(relation) == FILE_RELATION:
         return True
     return jvm.is_a(relation, FILE_RELATION) and is_delta_index(jvm.class_name(relation.location()))
+
+
+def is_known_index(jvm: Jvm, index: Any) -> bool:
+    """Return whether a FileIndex is Spark's own or Delta's; what another one lists is not known."""
+    name = jvm.class_name(index)
+    return is_delta_index(name) or name.startswith(_FILE_INDEXES)
 
 
 @dataclass(frozen=True, slots=True)

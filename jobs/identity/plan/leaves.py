@@ -26,6 +26,7 @@ from durable_shuffle.jobs.identity.plan.conditions import Conditions, column_ids
 from durable_shuffle.jobs.identity.plan.files import (
     ListedFiles,
     is_file_relation,
+    is_known_index,
     listed_files,
     usable,
 )
@@ -42,10 +43,6 @@ from durable_shuffle.jobs.identity.tables import delta, iceberg
 from durable_shuffle.jobs.in_one_call import in_one_call
 from durable_shuffle.jobs.spark_versions import sql_class_name
 
-_FILE_INDEXES = (
-    "org.apache.spark.sql.execution.datasources.",
-    "org.apache.spark.sql.execution.streaming.",  # files written by a stream, listed by its log
-)
 _FILE_FORMATS = ("org.apache.spark.sql.",)
 _FILE_TABLE = "org.apache.spark.sql.execution.datasources.v2.FileTable"
 _UNCACHED = "use the DataFrame from before the cache, or give version="
@@ -274,11 +271,10 @@ class PlanLeaves:
         self._sources.hive_table(node.tableMeta())
 
     def _files(self, index: Any, places: Sequence[Sequence[Any]] = _NO_CONDITION) -> None:
-        index_name = self._jvm.class_name(index)
-        known = delta.is_delta_index(index_name)
-        if not known and not index_name.startswith(_FILE_INDEXES):
+        if not is_known_index(self._jvm, index):
             self._sources.files(index)
             return
+        known = delta.is_delta_index(self._jvm.class_name(index))
         if known:
             self._walk.origin(index)
         if delta.is_moving(self._jvm, index):

@@ -111,7 +111,6 @@ def printed_listings(jvm: Jvm, places: Sequence[Place]) -> list[str | None]:
 
     None for each where one of them fails, which is then asked alone.
     """
-
     if not places:
         return []
 

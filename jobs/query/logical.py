@@ -45,7 +45,7 @@ class LogicalPlan:
     def __init__(
         self, jvm: Jvm, session: SparkSession, df: DataFrame, plan: Any | None = None
     ) -> None:
-        """Take the optimized plan, None for the frame's own."""
+        """Take the optimized plan, None for the frame's own, which is not fetched."""
         self._jvm, self._session, self._plan = jvm, session, plan
         self._frame = cast("Any", df)._jdf  # noqa: SLF001
         self._copies: dict[int, list[tuple[Any, Any]]] = {}
@@ -74,8 +74,7 @@ class LogicalPlan:
             executions = module(jvm, "org.apache.spark.sql.execution.QueryExecution")
             return executions.prepareForExecution(execution.preparations(), physical)
 
-        changed = [self._root.object] if "_root" in vars(self) else [self._plan]
-        given = [plan for plan in changed if plan is not None]
+        given = [] if self._plan is None else [self._plan]
         return self._jvm.seen_of(planned, self._frame, *given, asked=OPERATORS)
 
     def place(self, cut: Cut, root: Node) -> Placing:
@@ -132,8 +131,10 @@ class LogicalPlan:
             relation = in_one_call(self._jvm.root, lambda _, one: one.output(), leaf)
             relation = empty.apply(relation)
             if self._replace(leaf, relation, self._hash(relation)):
-                self._root = self._read(
-                    self._jvm.seen_of(_without_empty, self._root.object, asked=TREE_ALONE)
+                self._becomes(
+                    self._read(
+                        self._jvm.seen_of(_without_empty, self._root.object, asked=TREE_ALONE)
+                    )
                 )
                 del self._leaves[cut.number]
             return
@@ -234,9 +235,12 @@ class LogicalPlan:
             self._copies.setdefault(operator.number, []).append((operator.object, copy))
             return _Operator(copy, its_number, [changed(child) for child in operator.children])
 
-        self._root = changed(self._root)
+        self._becomes(changed(self._root))
         self._copies.setdefault(number, []).append((old, new))
         return True
+
+    def _becomes(self, root: _Operator) -> None:
+        self._root, self._plan = root, root.object
 
     def _read(self, plan: Any) -> _Operator:
         def read(one: Any) -> _Operator:

@@ -93,7 +93,7 @@ public final class ListOfCalls {
   private String shortened(String text) throws Exception {
     if (text.length() <= MOST_CHARACTERS) return text;
     java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
-    java.util.zip.Deflater fast = new java.util.zip.Deflater(1);
+    java.util.zip.Deflater fast = new java.util.zip.Deflater(3);
     java.util.zip.DeflaterOutputStream packed = new java.util.zip.DeflaterOutputStream(bytes, fast);
     packed.write(text.getBytes("UTF-8"));
     packed.close();

@@ -124,14 +124,15 @@ def standing_for(root: Any, value: Any) -> Any:
 
 def java_list(root: Any, values: Iterable[Any]) -> Any:
     """Return a java.util.List of numbers or texts. py4j's own takes a call for each."""
+    return in_one_call(root, lambda jvm: list_in(jvm, values))
 
-    def made(jvm: Any) -> Any:
-        found = getattr(jvm, "java.util.ArrayList")()
-        for value in values:
-            found.add(value)
-        return found
 
-    return in_one_call(root, made)
+def list_in(jvm: Any, values: Iterable[Any]) -> Any:
+    """Return a java.util.List of values; for a function of `in_one_call`."""
+    found = getattr(jvm, "java.util.ArrayList")()
+    for value in values:
+        found.add(value)
+    return found
 
 
 def text_of(value: Any) -> Any:

@@ -15,7 +15,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.deploy.ship import is_connect
-from durable_shuffle.jobs.identity.jvm.calls import Jvm
+from durable_shuffle.jobs.identity.jvm.calls import entries, printed
+from durable_shuffle.jobs.in_one_call import in_one_call
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.settings import Settings
 
@@ -52,8 +54,11 @@ def _all(spark: SparkSession) -> dict[str, str]:
     """Return the configuration of a session with one call."""
     if is_connect(spark):
         return {key: str(value) for key, value in spark.conf.getAll.items()}
-    java: Any = spark._jsparkSession  # noqa: SLF001
-    return Jvm(spark.sparkContext).entries(java.conf().getAll())
+
+    def every(_: Any, session: Any) -> Any:
+        return printed(session.conf().getAll())
+
+    return entries(in_one_call(classes_of(spark), every, spark._jsparkSession), " -> ")  # noqa: SLF001
 
 
 def settings_from(texts: Mapping[str, str]) -> Settings:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pyspark.cloudpickle import cloudpickle
 from pyspark.errors import PySparkException
+from pyspark.serializers import Serializer
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import DataType
@@ -19,16 +20,30 @@ from durable_shuffle.serialization.errors import IncompatibleError
 
 try:
     from pyspark.core import broadcast as broadcasts
-    from pyspark.core.rdd import Partitioner, PipelinedRDD, portable_hash
+    from pyspark.core.context import _load_from_socket  # type: ignore[attr-defined]
+    from pyspark.core.rdd import (
+        Partitioner,
+        PipelinedRDD,
+        portable_hash,
+    )
+    from pyspark.core.rdd import (
+        _prepare_for_python_RDD as prepared_for_workers,
+    )
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
     _CLASSES = "org.apache.spark.sql.classic."
 except ImportError:  # PySpark 3.5
     from pyspark import broadcast as broadcasts
+    from pyspark.context import (  # type: ignore[import-not-found, no-redef]
+        _load_from_socket,
+    )
     from pyspark.rdd import (  # type: ignore[import-not-found, no-redef]
         Partitioner,
         PipelinedRDD,
         portable_hash,
+    )
+    from pyspark.rdd import (  # type: ignore[no-redef]
+        _prepare_for_python_RDD as prepared_for_workers,
     )
     from pyspark.sql import DataFrame as ClassicFrame  # type: ignore[assignment]
 
@@ -36,7 +51,14 @@ except ImportError:  # PySpark 3.5
 
 _OF_CONTEXT = ("_sc", "_jsc", "_jvm", "_profiler_collector")
 """Attributes of PySpark's sessions that are the same for all sessions of a context."""
-__all__ = ["ClassicFrame", "Partitioner", "PipelinedRDD", "broadcasts", "portable_hash"]
+__all__ = [
+    "ClassicFrame",
+    "Partitioner",
+    "PipelinedRDD",
+    "broadcasts",
+    "portable_hash",
+    "prepared_for_workers",
+]
 
 # -- Python
 
@@ -53,6 +75,19 @@ def reductions() -> Any:
 def types_named(*names: str) -> tuple[type[DataType], ...]:
     """Return the classes of column types that this PySpark has, of these names."""
     return tuple(getattr(spark_types, name) for name in names if hasattr(spark_types, name))
+
+
+def elements_served(served: Sequence[Any], serializer: Serializer) -> list[Any]:
+    """Return the elements that a JVM serves on a socket.
+
+    Args:
+        served: port, or the path of a socket, and secret.
+    """
+    found: Any = _load_from_socket(served, serializer)
+    if not hasattr(found, "__enter__"):  # before 4.3
+        return list(found)
+    with found as elements:
+        return list(elements)
 
 
 def type_of_ddl(text: str) -> DataType:

@@ -46,17 +46,34 @@ _PARTITIONS_APART = frozenset({"UnionExec", "CoalesceExec", "CartesianProductExe
 
 def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """Return a clone of the session that plans without adaptive execution, with `conf` on top."""
-    settings = {"spark.sql.adaptive.enabled": "false", **conf}
-
-    def clone(_: Any, session: Any) -> Any:
-        made = session.cloneSession()
-        given = made.conf()
-        for key, value in settings.items():
-            given.set(key, value)
-        return made
-
     java_session = spark._jsparkSession  # noqa: SLF001
-    return session_over(spark, in_one_call(classes_of(spark), clone, java_session))
+    return session_over(spark, in_one_call(classes_of(spark), partial(_clone, conf), java_session))
+
+
+def planned_apart(
+    df: DataFrame, conf: Mapping[str, str], asked: Callable[[Any, Any], tuple[Any, ...]]
+) -> tuple[DataFrame, Any, tuple[Any, ...]]:
+    """Return the same analysed query on a new `planning_session`, its analyzed plan, and what a
+    function asks of the user's session and the new one in the same call."""
+    spark = df.sparkSession
+
+    def planned(jvm: Any, java_session: Any, frame: Any) -> tuple[Any, ...]:
+        session = _clone(conf, jvm, java_session)
+        made = frame_of(jvm, session, plan_of(frame))
+        return session, made, plan_of(made), *asked(java_session, session)
+
+    session, made, plan, *told = in_one_call(
+        *(classes_of(spark), planned, spark._jsparkSession, df._jdf)  # noqa: SLF001
+    )
+    return DataFrame(made, session_over(spark, session)), plan, tuple(told)
+
+
+def _clone(conf: Mapping[str, str], _: Any, java_session: Any) -> Any:
+    made = java_session.cloneSession()
+    given = made.conf()
+    for key, value in {"spark.sql.adaptive.enabled": "false", **conf}.items():
+        given.set(key, value)
+    return made
 
 
 @contextmanager

@@ -160,9 +160,10 @@ def check_frame(df: Any, *, streaming: str) -> None:
     """
     if not hasattr(df, "mapInArrow"):
         raise InvalidInputError(f"a DataFrame is needed, found={type(df).__name__}")
-    if df.isStreaming:
+    plan = _plan(df)
+    if df.isStreaming if plan is None else plan.isStreaming():
         raise InvalidInputError(streaming)
-    observed = _observed(df)
+    observed = _observed(df, plan)
     if observed:
         raise InvalidInputError(
             f"df.observe() would never get its value here: observation={observed!r}; observe the "
@@ -170,11 +171,18 @@ def check_frame(df: Any, *, streaming: str) -> None:
         )
 
 
-def _observed(df: Any) -> str:
+def _plan(df: Any) -> Any | None:
+    """Return the analyzed plan of a classic DataFrame."""
+    if not hasattr(df, "_jdf"):
+        return None
+    jvm = Jvm(df.sparkSession.sparkContext)
+    return jvm.seen_of(lambda _, frame: plan_of(frame), df._jdf, asked=TREE_ALONE)  # noqa: SLF001
+
+
+def _observed(df: Any, plan: Any | None) -> str:
     """Return the name of an observation inside the plan, "" if there is none."""
-    if hasattr(df, "_jdf"):
+    if plan is not None:
         jvm = Jvm(df.sparkSession.sparkContext)
-        plan = jvm.seen_of(lambda _, frame: plan_of(frame), df._jdf, asked=TREE_ALONE)  # noqa: SLF001
         nodes = every_with_subqueries(plan)
         names = (
             str(node.name()) for node in nodes if simple_name(jvm.class_name(node)) == _OBSERVED

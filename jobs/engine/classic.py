@@ -5,14 +5,14 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import pyarrow as pa
-from pyspark import RDD, SparkContext
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark import SparkContext
+from pyspark.serializers import NoOpSerializer, Serializer
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -34,6 +34,7 @@ from durable_shuffle.jobs.engine.engine import (
     session_settings,
     with_partition_ids,
 )
+from durable_shuffle.jobs.engine.python_rdd import blocks_of_tasks, collected, results_of_pieces
 from durable_shuffle.jobs.engine.starting import starting
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
@@ -41,13 +42,14 @@ from durable_shuffle.jobs.engine.tasks import (
     MapJob,
     MapResult,
     MapTasks,
+    PiecesFunction,
     StoredRows,
     code_with,
     frames_function,
     map_result,
     start_worker,
 )
-from durable_shuffle.jobs.engine.transfer import page_settings, transfer_settings
+from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.functions.identity import identify_function
 from durable_shuffle.jobs.identity.functions.told import heard_of
 from durable_shuffle.jobs.identity.functions.user_code import CHECKED, note_code
@@ -57,11 +59,10 @@ from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, identify_p
 from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, Queries
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import identify_splits, split_settings
-from durable_shuffle.jobs.in_one_call import in_one_call, java_list, or_none
+from durable_shuffle.jobs.in_one_call import in_one_call, or_none
 from durable_shuffle.jobs.java import classes_of
-from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
-from durable_shuffle.jobs.jvm_rows.encoder import BATCH_PAGES, pages_of_rows
+from durable_shuffle.jobs.jvm_rows.encoder import pieces_of_rows
 from durable_shuffle.jobs.jvm_rows.files import rows_of_files
 from durable_shuffle.jobs.jvm_rows.kinds import carried_schema
 from durable_shuffle.jobs.jvm_rows.route import Route, RowsIn, encoding_of
@@ -77,6 +78,7 @@ _COALESCE_PARTITIONS = "spark.sql.adaptive.coalescePartitions.enabled"
 _KNOWN: WeakKeyDictionary[SparkContext, dict[tuple[str, str], KnownRdds]]
 _KNOWN = WeakKeyDictionary()
 _QUERIES: WeakKeyDictionary[SparkContext, Queries] = WeakKeyDictionary()
+_TRIES: WeakKeyDictionary[SparkContext, int] = WeakKeyDictionary()
 _LOG = logging.getLogger(__name__)
 _HEARD_MS = 10_000
 """How long Spark may take to hear of its own last stage."""
@@ -105,8 +107,7 @@ class ClassicEngine(Engine):
         self.known: KnownRdds = of_jobs.setdefault(job or ("", ""), KnownRdds(queries))
         """An application's drivers of one job share it, because a frame may be older than the
         driver that it is given to."""
-        configured = spark.conf.get("spark.task.maxFailures", None)
-        self.task_tries = task_tries(str(spark.sparkContext.master), configured)
+        self.task_tries = _tries_of(spark)
 
     def cores(self) -> int:
         return self._spark.sparkContext.defaultParallelism
@@ -199,35 +200,41 @@ class ClassicEngine(Engine):
             with self.described("durable_shuffle: start Python workers"):
                 executors = max(1, catalyst.executor_count(self._spark))
                 numbers = self._spark.range(0, executors, 1, executors)
-                tasks: Any = _AsIs(numbers.mapInArrow(start_worker, "id long").rdd)
-                self._spark.sparkContext.runJob(tasks, list, list(range(executors)))
+                tasks = cast("Any", numbers.mapInArrow(start_worker, "id long").rdd)._jrdd  # noqa: SLF001
+                context = self._spark.sparkContext
+                collected(context, tasks, range(executors), NoOpSerializer())
         except Exception:  # noqa: BLE001 - the map tasks will say it, too
             _LOG.debug("Python was not started in advance", exc_info=True)
 
     def write(self, planned: Planned, tasks: MapTasks, job: MapJob) -> list[MapResult]:
         if planned.kinds is None:
             return super().write(planned, tasks, job)
-        return self.run(self.encoded(planned, tasks), frames_function(tasks), job)
+        return self.store_pieces(self.pieces(planned, tasks), frames_function(tasks), job)
 
-    def encoded(self, planned: Planned, tasks: MapTasks) -> Planned:
-        """Return the plan with the frames that the JVM makes of its rows in the rows' place."""
+    def pieces(self, planned: Planned, tasks: MapTasks) -> Any:
+        """Return the JVM's RDD of the frames that it makes of the rows, in pieces."""
         assert planned.kinds is not None
         how = encoding_of(tasks.stage, tasks.settings, planned.kinds)
-        session = planned.df.sparkSession
-        with catalyst.active(session):
+        with catalyst.active(planned.df.sparkSession):
             df = cast("ClassicFrame", planned.df)
-            pages = pages_of_rows(df, how, planned.place, planned.rows)
-        # a session of its own: user functions in the plan keep the user's sizes of batches
-        few = catalyst.planning_session(session, page_settings(BATCH_PAGES))
-        return replace(planned, df=catalyst.on_session(pages, few), place=None, rows=None)
+            return pieces_of_rows(df, how, planned.place, planned.rows)
+
+    def store_pieces(self, pieces: Any, function: PiecesFunction, job: MapJob) -> list[MapResult]:
+        """Store what `pieces` returned; see `run`."""
+        context = self._spark.sparkContext
+        tasks = results_of_pieces(context, pieces, function)
+        return [map_result(row) for row in self._collected(tasks, context.serializer, job)]
 
     def run(self, planned: Planned, function: ArrowFunction, job: MapJob) -> list[MapResult]:
         with catalyst.active(planned.df.sparkSession):  # operators of a query's piece bind to it
-            tasks: Any = _AsIs(planned.df.mapInArrow(function, _result_schema()).rdd)
-        with starting(self._spark.sparkContext, job), self.described(job.label):
-            producers = java_list(classes_of(self._spark), job.producers)
-            rows = self._spark.sparkContext.runJob(tasks, list, producers)
+            tasks: Any = planned.df.mapInArrow(function, _result_schema()).rdd
+        rows = self._collected(tasks._jrdd, tasks._jrdd_deserializer, job)  # noqa: SLF001
         return [map_result(row.asDict()) for row in rows]
+
+    def _collected(self, tasks: Any, serializer: Serializer, job: MapJob) -> list[Any]:
+        context = self._spark.sparkContext
+        with starting(context, job), self.described(job.label):
+            return collected(context, tasks, job.producers, serializer)
 
     def attempted_again(self, spark_stages: Collection[int]) -> bool:
         if not spark_stages:
@@ -284,10 +291,8 @@ class ClassicEngine(Engine):
             return catalyst.java_rows(cast("ClassicFrame", rows))
         if stored.files is not None:
             return rows_of_files(session, stored.files, schema, _stored_schema(schema))
-        blocks = session.range(0, stored.tasks, 1, stored.tasks).mapInArrow(
-            stored.blocks, BLOCKS_SCHEMA
-        )
-        return rows_of_blocks(cast("ClassicFrame", blocks), schema, _stored_schema(schema))
+        blocks = blocks_of_tasks(self._spark.sparkContext, stored.blocks, stored.tasks)
+        return rows_of_blocks(session, blocks, schema, _stored_schema(schema))
 
     def seen(self, code: Sequence[str]) -> list[str]:
         return heard_of(self._spark.sparkContext, code)
@@ -304,6 +309,15 @@ class ClassicEngine(Engine):
         now = split_settings(self._spark)
         wanted = {key: value for key, value in conf.items() if now.get(key) != value}
         return session_settings(self._spark, wanted)
+
+
+def _tries_of(spark: SparkSession) -> int:
+    """Return how often Spark runs a failing task of this application."""
+    context = spark.sparkContext
+    if context not in _TRIES:
+        configured = spark.conf.get("spark.task.maxFailures", None)
+        _TRIES[context] = task_tries(str(context.master), configured)
+    return _TRIES[context]
 
 
 @cache
@@ -334,17 +348,3 @@ def storing(spark: SparkSession, label: str) -> Iterator[None]:
         if ours is None:
             raise
         raise IncompatibleError(ours[1]) from error
-
-
-class _AsIs:
-    """Makes `runJob` collect the rows of an RDD unchanged.
-
-    With a function, even `list`, each task would need a second Python worker, which costs 40 ms.
-    """
-
-    def __init__(self, rdd: RDD[Row]) -> None:
-        self._rdd = rdd
-
-    def mapPartitions(self, function: object) -> RDD[Row]:
-        del function
-        return self._rdd

@@ -240,7 +240,7 @@ def with_partition_ids(
 @contextmanager
 def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Set these settings of a session, then restore the old values."""
-    before = _values_set(spark, values)
+    before = _values_set(spark, values) if values else {}
     try:
         for key, value in values.items():
             spark.conf.set(key, value)

@@ -68,14 +68,18 @@ def with_durable_rows(
     return DataFrame(frame, session)
 
 
-def kept_order(session: SparkSession, plan: Any) -> int:
+def kept_order(session: SparkSession, plan: Any, keys: int | None = None) -> int:
     """Return how many sort orders of the rows within each partition of a plan its columns alone
     tell: the first ones of `outputOrdering`.
 
     Spark's writers rely on them: they sort again if they do not know that rows are sorted.
+
+    Args:
+        keys: how many orders there are, if it is known.
     """
     jvm: Any = classes_of(session)
-    keys = in_one_call(jvm, lambda _, plan: plan.outputOrdering().size(), plan)
+    if keys is None:
+        keys = int(in_one_call(jvm, lambda _, plan: plan.outputOrdering().size(), plan))
     if not keys:
         return 0
 

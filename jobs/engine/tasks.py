@@ -67,6 +67,7 @@ RESULT_SCHEMA = (
     "error string, message string"
 )
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+PiecesFunction = Callable[[Iterator[bytes]], Iterator[dict[str, Any]]]
 T = TypeVar("T")
 Produce = Callable[[StageHandle, int, str], ProducerResult]
 
@@ -161,7 +162,7 @@ class MapTasks:
     awaited: tuple[Awaited, ...] = ()
     """Records that must stand before a task stores anything, if it may start before they do."""
 
-    def run(self, produce: Produce) -> pa.RecordBatch:
+    def run(self, produce: Produce) -> dict[str, Any]:
         """Write one producer's output and return the result as a row; the body of every map task.
 
         Args:
@@ -213,21 +214,22 @@ def map_function(tasks: MapTasks) -> ArrowFunction:
                 check=rows.check,
             )
 
-        yield tasks.run(produce)
+        yield result_batch(tasks.run(produce))
 
     return write
 
 
-def frames_function(tasks: MapTasks) -> ArrowFunction:
-    """Return the `mapInArrow` function that stores the frames that the JVM made of its partition.
+def frames_function(tasks: MapTasks) -> PiecesFunction:
+    """Return the function that stores the frames that the JVM made of its partition.
 
-    The worker gets finished frames and writes and commits them as one producer.
+    The worker gets finished frames, in pieces (`jobs/jvm_rows/written.py`), and writes and commits
+    them as one producer.
     """
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
         def produce(stage: StageHandle, producer: int, attempt: str) -> ProducerResult:
             segments = JvmSegments(
-                batches,
+                pieces,
                 producer,
                 stage.path.incarnation,
                 stage.describe.partitions,
@@ -272,29 +274,40 @@ def _row(
     storage: CountingStorage,
     seconds: float,
     error: DurableShuffleError | LargeRowsError | None,
-) -> pa.RecordBatch:
+) -> dict[str, Any]:
     commit: bytes | None = None
     if result is not None:
         light = result.committed.light(result.committed.commit.producers)
         commit = PRODUCER_RECORDS.encode(light.commit)
-    values: dict[str, tuple[object, pa.DataType]] = {
-        "producer": (context.partitionId(), pa.int64()),
-        "slot": (-1 if result is None else result.committed.slot, pa.int64()),
-        "wrote": (result is not None and result.wrote, pa.bool_()),
-        "won": (result is not None and result.won, pa.bool_()),
-        "requests": (storage.total, pa.int64()),
-        "storage_retries": (storage.retry_counts.retries, pa.int64()),
-        "storage_wait_seconds": (storage.retry_counts.waited_seconds, pa.float64()),
-        "seconds": (seconds, pa.float64()),
-        "tries_before": (context.attemptNumber(), pa.int64()),
-        "spark_stage": (context.stageId(), pa.int64()),
-        "commit": (commit, pa.binary()),
-        "error": (None if error is None else type(error).__name__, pa.string()),
-        "message": (None if error is None else str(error), pa.string()),
+    return {
+        "producer": context.partitionId(),
+        "slot": -1 if result is None else result.committed.slot,
+        "wrote": result is not None and result.wrote,
+        "won": result is not None and result.won,
+        "requests": storage.total,
+        "storage_retries": storage.retry_counts.retries,
+        "storage_wait_seconds": storage.retry_counts.waited_seconds,
+        "seconds": seconds,
+        "tries_before": context.attemptNumber(),
+        "spark_stage": context.stageId(),
+        "commit": commit,
+        "error": None if error is None else type(error).__name__,
+        "message": None if error is None else str(error),
     }
-    return pa.RecordBatch.from_arrays(
-        [array_of_one(value, type_) for value, type_ in values.values()], names=list(values)
-    )
+
+
+def result_batch(result: dict[str, Any]) -> pa.RecordBatch:
+    """Return the row of a map task's result, of RESULT_SCHEMA."""
+    of_kind = {
+        "long": pa.int64(),
+        "boolean": pa.bool_(),
+        "double": pa.float64(),
+        "binary": pa.binary(),
+        "string": pa.string(),
+    }
+    kinds = dict(field.split() for field in RESULT_SCHEMA.split(","))
+    arrays = [array_of_one(value, of_kind[kinds[name]]) for name, value in result.items()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(result))
 
 
 def map_result(row: dict[str, Any]) -> MapResult:
@@ -319,15 +332,12 @@ def map_result(row: dict[str, Any]) -> MapResult:
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """What tasks run to read stored rows, in all ways that are possible.
-
-    The functions are for `mapInArrow` and take task numbers.
-    """
+    """What tasks run to read stored rows, in all ways that are possible."""
 
     rows: ArrowFunction
-    """Yields the rows."""
+    """Yields the rows; for `mapInArrow` over task numbers."""
     tasks: int
-    blocks: ArrowFunction | None = None
+    blocks: Callable[[int], Iterator[bytes]] | None = None
     """Yields the same rows as blocks of frames, which the JVM decodes (`jobs/jvm_rows/blocks.py`);
     None if only Python can decode them."""
     files: StoredFiles | None = None
@@ -357,16 +367,18 @@ def stored_rows(
         rows = decoded(stage, extents(number), settings)
         return join_small(rows, settings.read_batch_rows)
 
-    def blocks_of_task(number: int) -> Iterator[pa.RecordBatch]:
-        return blocks_of(frames_of(stage, extents(number), settings))
+    def noted(rows: Iterator[T]) -> Iterator[T]:
+        return noting(stage, rows, RandomIds(), seal)
 
-    def per_task(make: Callable[[int], Iterator[pa.RecordBatch]]) -> ArrowFunction:
-        return _per_task(lambda number: noting(stage, make(number), RandomIds(), seal), code)
+    def blocks_of_task(number: int) -> Iterator[bytes]:
+        quicken_worker()
+        check_code(code)
+        yield from noted(blocks_of(frames_of(stage, extents(number), settings)))
 
     return StoredRows(
-        per_task(rows_of),
+        _per_task(lambda number: noted(rows_of(number)), code),
         tasks,
-        per_task(blocks_of_task),
+        blocks_of_task,
         stored_files(stage, seal, settings, groups),
     )
 

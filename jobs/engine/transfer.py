@@ -44,11 +44,6 @@ def transfer_settings(schema: StructType, *, large_rows: bool) -> dict[str, str]
     return {_ROWS: str(ROWS_PER_BATCH), _BYTES: _NO_LIMIT}
 
 
-def page_settings(pages: int) -> dict[str, str]:
-    """Return the settings under which the JVM passes this many pages of frames per batch."""
-    return {_ROWS: str(pages), _BYTES: _NO_LIMIT}
-
-
 def limited(batches: Iterator[pa.RecordBatch], max_bytes: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the batches; raise LargeRowsError at a batch of more than `max_bytes`."""
     for given in batches:

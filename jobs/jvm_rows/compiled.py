@@ -17,7 +17,8 @@ from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import scala_iterator
 
 _FACTORY = "org.apache.spark.sql.execution.WholeStageCodegenEvaluatorFactory"
-_INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"
+_SQL = "org.apache.spark.sql."
+_INTERNAL_ROW = f"{_SQL}catalyst.InternalRow"
 
 
 @cache
@@ -84,7 +85,7 @@ def check_internals(spark: SparkSession, text: str) -> None:
 def run_here(
     spark: SparkSession, text: str, references: Sequence[Any], rows: Sequence[Any]
 ) -> Iterator[Any]:
-    """Compile the Java code on the driver, and yield the rows that it makes of a few rows.
+    """Compile the Java code on the driver, and yield the rows that it makes of a few rows or bytes.
 
     Each row is valid until the next one is asked for; read it with `invoke`.
 
@@ -177,11 +178,17 @@ def _code(root: Any, text: str) -> Any:
     return codegen.CodeAndComment(text, no_comments)
 
 
-def frame_over(jvm: Any, java_session: Any, rdd: Any, schema: str) -> Any:
-    """Return the JVM's DataFrame over an RDD of internal rows.
+def bytes_of_rows(jvm: Any, rdd: Any, conf: Any) -> Any:
+    """Return the RDD of byte[] in the first column of an RDD of internal rows.
 
     Args:
-        schema: its columns, in Spark's language for tables.
+        conf: a SQLConf, under which Spark makes the rows.
     """
-    java_schema = getattr(jvm, "org.apache.spark.sql.types.StructType").fromDDL(schema)
-    return java_session.internalCreateDataFrame(rdd, java_schema, False)  # noqa: FBT003
+    of_class = getattr(jvm, "scala.reflect.ClassTag").apply
+    rows = getattr(jvm, f"{_SQL}execution.SQLExecutionRDD")(rdd, conf)
+    encoders = f"{_SQL}catalyst.encoders."
+    of_bytes = getattr(jvm, f"{encoders}AgnosticEncoders$BinaryEncoder$")
+    encoder = getattr(jvm, f"{encoders}ExpressionEncoder").apply(getattr(of_bytes, "MODULE$"))
+    defaults = (getattr(encoder, f"resolveAndBind$default${n}")() for n in (1, 2))
+    value_of = encoder.resolveAndBind(*defaults).createDeserializer()
+    return rows.map(value_of, of_class(getattr(jvm, "java.lang.Class").forName("[B")))

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.jvm_rows.compiled import compiled, java_schema, java_text
 from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
-from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.serialization.arrow_checks import MAX_INFLATED_BYTES
 
 
@@ -16,14 +16,16 @@ def decoder_text() -> str:
     return java_text("decode")
 
 
-def rows_of_blocks(blocks: DataFrame, schema: StructType, stored: pa.Schema) -> Any:
+def rows_of_blocks(
+    session: SparkSession, blocks: Any, schema: StructType, stored: pa.Schema
+) -> Any:
     """Return the JVM RDD of internal rows that are in the blocks of each partition.
 
     A row is only valid until `hasNext` is called for the next one, as in Spark's columnar readers:
     copy it, or project it to a binary row, as `LogicalRDD` does.
 
     Args:
-        blocks: one binary column; each partition has the blocks of one `blocks_of`.
+        blocks: JVM RDD of byte[]; each partition has the blocks of one `blocks_of`.
         schema: of the rows. Decimals of up to 18 digits may be longs in it.
         stored: the Arrow schema of the frames.
 
@@ -32,10 +34,10 @@ def rows_of_blocks(blocks: DataFrame, schema: StructType, stored: pa.Schema) -> 
         Py4JError: this Spark has other internals than expected.
     """
 
-    def given(jvm: Any, _: Any, frame: Any) -> tuple[Any, list[Any]]:
-        return frame.queryExecution().toRdd(), decoder_references(jvm, schema, stored)
+    def given(jvm: Any, _: Any, blocks: Any) -> tuple[Any, list[Any]]:
+        return blocks, decoder_references(jvm, schema, stored)
 
-    return compiled(blocks.sparkSession, decoder_text(), given, blocks._jdf)  # noqa: SLF001
+    return compiled(session, decoder_text(), given, blocks)
 
 
 def decoder_references(jvm: Any, schema: StructType, stored: pa.Schema) -> list[Any]:

@@ -4,17 +4,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from durable_shuffle.jobs.identity.jvm.calls import plan_of
-from durable_shuffle.jobs.jvm_rows.compiled import compiled, frame_over, java_text
+from durable_shuffle.jobs.jvm_rows.compiled import bytes_of_rows, compiled, java_text
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.shuffle.write.segments import wanted_bytes
 
-PAGES_SCHEMA = "segment int, data binary, extents binary"
-"""Of the rows that reach a Python worker; `written.py` describes them."""
-
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
-BATCH_PAGES = 16
-"""How many pages stand in one Arrow batch."""
-
 Placed = Literal["computed", "turns", "producer"]
 
 
@@ -46,12 +40,12 @@ def encoder_text() -> str:
     return java_text("encode")
 
 
-def pages_of_rows(
+def pieces_of_rows(
     df: DataFrame, encoding: Encoding, place: Any | None = None, rows: Any | None = None
-) -> DataFrame:
-    """Return the finished frames of the rows of `df`, of PAGES_SCHEMA, in the same partitions.
+) -> Any:
+    """Return the JVM's RDD of byte[], pieces of finished frames, with the partitions of `df`.
 
-    A row has up to 256 KiB. Let the session put few of them into one Arrow batch.
+    `written.py` describes them. A piece has up to 256 KiB, but for the extents of a segment.
 
     Args:
         place: a Catalyst expression over the columns of `df` that gives a row's subpartition, an
@@ -64,7 +58,7 @@ def pages_of_rows(
     session = df.sparkSession
     columns = len(df.columns) if place is None and encoding.placed == "computed" else 0
 
-    def given(jvm: Any, _: Any, frame: Any, __: Any, *made: Any) -> tuple[Any, list[Any]]:
+    def given(jvm: Any, _: Any, frame: Any, *made: Any) -> tuple[Any, list[Any]]:
         bound = place
         if place is not None:
             bind = getattr(jvm, f"{_EXPRESSIONS}BindReferences").bindReference
@@ -73,11 +67,12 @@ def pages_of_rows(
         references = encoder_references(jvm, encoding, frame.schema(), columns, bound)
         return (made[0] if made else frame.queryExecution().toRdd()), references
 
-    def finish(jvm: Any, pages: Any, _: Any, java_session: Any, *__: Any) -> Any:
-        return frame_over(jvm, java_session, pages, PAGES_SCHEMA)
+    def finish(jvm: Any, pieces: Any, frame: Any, *_: Any) -> Any:
+        conf = frame.sparkSession().sessionState().conf()
+        return bytes_of_rows(jvm, pieces, conf)
 
-    of = df._jdf, session._jsparkSession, *([] if rows is None else [rows])  # noqa: SLF001
-    return DataFrame(compiled(session, encoder_text(), given, *of, finish=finish), session)
+    of = df._jdf, *([] if rows is None else [rows])  # noqa: SLF001
+    return compiled(session, encoder_text(), given, *of, finish=finish)
 
 
 def encoder_references(

@@ -102,11 +102,7 @@ def _check_round_trip(spark: SparkSession) -> None:
     ]
     if found != list(_ROWS):
         raise ValueError(f"rows from the encoder: expected {_ROWS}, found {found}")
-    blocks = [
-        generic_row(spark, [block.as_py()])
-        for batch in blocks_of(iter(frames))
-        for block in batch.column(0)
-    ]
+    blocks = list(blocks_of(iter(frames)))
     references = decoder_references(classes_of(spark), StructType(_FIELDS), _STORED)
     rows = run_here(spark, decoder_text(), references, blocks)
     again = [
@@ -126,16 +122,10 @@ def _encoded(spark: SparkSession) -> Iterator[Frame]:
     jvm: Any = classes_of(spark)
     schema = java_schema(jvm, StructType([*_FIELDS, StructField("id", IntegerType())]))
     given = [generic_row(spark, [*row, 0]) for row in _ROWS]
-    columns: list[list[Any]] = [[], [], []]
     references = encoder_references(jvm, encoding, schema, len(_FIELDS) + 1)
-    for row in run_here(spark, encoder_text(), references, given):
-        columns[0].append(int(row.getInt(0)))
-        for c in (1, 2):
-            columns[c].append(None if row.isNullAt(c) else bytes(row.getBinary(c)))
-    types = (pa.int32(), pa.binary(), pa.binary())
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, names=["segment", "data", "extents"])
-    for segment, _ in JvmSegments([batch], 0, _STAGE, 1, _MIB):
+    rows = run_here(spark, encoder_text(), references, given)
+    pieces = (bytes(row.getBinary(0)) for row in rows)
+    for segment, _ in JvmSegments(pieces, 0, _STAGE, 1, _MIB):
         decoder = FrameDecoder(lambda ordinal: frame_seed(_STAGE, 0, 0, ordinal))
         for part in segment.parts:
             decoder.feed(part)

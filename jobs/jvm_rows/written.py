@@ -1,27 +1,26 @@
 """What the encoder in the JVM wrote, as it reaches a Python worker: checked, segment by segment.
 
-The encoder yields rows of three columns: `segment`, an int; `data`, a binary; `extents`, a binary.
-- Rows of data hold the bytes of a segment's frames, in order, in pages of any size.
-- Behind them, one row of the same segment has `extents`: eight bytes, the uncompressed Arrow bytes
-  of its columns, and then the packed EXTENT entries, ordered by subpartition.
-- The last row of a task has the segment -1. Its `extents` are eight-byte numbers: how many rows the
-  task read, and how many of them each subpartition got.
+The encoder yields pieces of bytes. Each begins with the number of its segment and its kind, two
+int32.
+- Pieces of kind 0 hold the bytes of a segment's frames, in order, cut anywhere.
+- Behind them, one piece of kind 1 has eight bytes, the uncompressed Arrow bytes of the segment's
+  columns, and then the packed EXTENT entries, ordered by subpartition.
+- The last piece of a task has the kind 2 and the number of segments. Behind that are eight-byte
+  numbers: how many rows the task read, and how many of them each subpartition got.
 
-All numbers are little-endian. So a batch that is lost or doubled on the way, or a stream that ends
+All numbers are little-endian. So a piece that is lost or doubled on the way, or a stream that ends
 too soon, is an error before anything is committed.
 """
 
 import hashlib
+import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from durable_shuffle.jobs.jvm_rows.binaries import binary_views
-from durable_shuffle.serialization.arrow_codec import numbers_of
 from durable_shuffle.serialization.checksum import crc32, frame_seed
 from durable_shuffle.serialization.errors import CorruptDataError, DurableShuffleError
 from durable_shuffle.serialization.frames import (
@@ -34,7 +33,8 @@ from durable_shuffle.shuffle.log.extent_table import unpack_extents
 from durable_shuffle.shuffle.log.records import SegmentInfo
 from durable_shuffle.shuffle.write.segments import Segment
 
-_TOTALS = -1
+_HEAD = struct.Struct("<ii")
+_DATA, _EXTENTS, _TOTALS = range(3)
 _NUMBER_BYTES = 8
 
 
@@ -42,7 +42,7 @@ class JvmSegments:
     """The segments of one map task, in order. Iterate once, to the end.
 
     Args:
-        batches: of the columns `segment`, `data` and `extents`, see above.
+        pieces: see above.
         producer: number of the producer, which is the number of Spark's partition.
         stage_id: 32 hexadecimal digits, for the CRC of each frame.
         partitions: how many subpartitions there are.
@@ -51,13 +51,13 @@ class JvmSegments:
 
     def __init__(
         self,
-        batches: Iterable[pa.RecordBatch],
+        pieces: Iterable[bytes],
         producer: int,
         stage_id: str,
         partitions: int,
         max_frame_bytes: int,
     ) -> None:
-        self._batches, self._producer, self._stage_id = batches, producer, stage_id
+        self._pieces, self._producer, self._stage_id = pieces, producer, stage_id
         self._partitions, self._max_frame_bytes = partitions, max_frame_bytes
         self._number = 0
         self._ended = False
@@ -72,31 +72,32 @@ class JvmSegments:
     def __iter__(self) -> Iterator[tuple[Segment, int]]:
         """Yield each segment with the uncompressed Arrow bytes of its rows.
 
-        The parts of a segment hold the memory of Spark's batches.
-
         Raises:
             CorruptDataError: rows or bytes are missing, doubled or damaged; nothing may be
                 committed.
         """
         parts: list[memoryview] = []
-        for batch in self._batches:
-            numbers = numbers_of(batch.column(0)).tolist()
-            pages, ends = binary_views(batch.column(1)), binary_views(batch.column(2))
-            for number, page, end in zip(numbers, pages, ends, strict=True):
-                if self._ended:
-                    self._lost("rows follow the last one")
-                if number == _TOTALS and end is not None and not parts:
-                    self._check_totals(end)
-                elif number != self._number or (page is None) == (end is None):
-                    self._lost(f"expected segment {self._number}, found {number}")
-                elif page is not None:
-                    parts.append(page)
-                elif end is not None:
-                    yield self._segment(tuple(parts), end)
-                    parts = []
-                    self._number += 1
+        for piece in self._pieces:
+            if self._ended:
+                self._lost("more follows the last piece")
+            if len(piece) < _HEAD.size:
+                self._lost(f"a piece of {len(piece)} bytes")
+            number, kind = _HEAD.unpack_from(piece)
+            data = memoryview(piece)[_HEAD.size :]
+            if number != self._number or kind not in (_DATA, _EXTENTS, _TOTALS):
+                self._lost(f"expected segment {self._number}, found {number} of kind {kind}")
+            if kind == _DATA:
+                parts.append(data)
+            elif kind == _EXTENTS:
+                yield self._segment(tuple(parts), data)
+                parts = []
+                self._number += 1
+            elif parts:
+                self._lost("a segment has no extents")
+            else:
+                self._check_totals(data)
         if not self._ended:
-            self._lost("the last row is missing")
+            self._lost("the last piece is missing")
 
     def _segment(self, parts: tuple[memoryview, ...], end: memoryview) -> tuple[Segment, int]:
         if end.nbytes < _NUMBER_BYTES:

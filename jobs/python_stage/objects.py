@@ -142,7 +142,7 @@ class ObjectWork(StageWork[RDD[Pair]]):
                     watch=tasks.watch,
                 )
 
-            yield from tasks.run(produce).to_pylist()
+            yield tasks.run(produce)
 
         written = rdd.mapPartitions(write)
         with starting(rdd.context, job), self.engine.described(job.label):

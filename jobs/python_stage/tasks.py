@@ -17,6 +17,7 @@ from durable_shuffle.jobs.engine.tasks import (
     MapTasks,
     check_code,
     checked_to_the_end,
+    result_batch,
 )
 from durable_shuffle.jobs.engine.transfer import limited
 from durable_shuffle.jobs.python_stage.contracts import checked_batches
@@ -186,7 +187,7 @@ def python_map_function(side: MapSide, tasks: MapTasks) -> ArrowFunction:
                 watch=tasks.watch,
             )
 
-        yield tasks.run(produce)
+        yield result_batch(tasks.run(produce))
 
     return write
 

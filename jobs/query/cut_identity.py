@@ -30,6 +30,7 @@ class CutIdentities:
         name: of the query's stages.
         df: the query as the user wrote it, on the user's session.
         planned: the same on the planning session.
+        analyzed: the analyzed plan of that.
         version: of the inputs, as the user gave it.
     """
 
@@ -41,11 +42,12 @@ class CutIdentities:
         stages: StageRunner,
         df: DataFrame,
         planned: DataFrame,
+        analyzed: Any,
         version: str | None,
     ) -> None:
         self._name = name
         self._jvm, self._engine, self._stages = jvm, engine, stages
-        self._planned, self._version = planned, version
+        self._planned, self._analyzed, self._version = planned, analyzed, version
         self._settings = settings_digest(jvm, df)
         self._known: dict[int, StageIdentity] = {}
         self._whole_digest: str | None = None
@@ -141,9 +143,8 @@ class CutIdentities:
         It may be kept for long: it holds the analyzed plan alone, since a physical plan holds the
         rows of its broadcasts.
         """
-        session, plan = self._planned.sparkSession, self._jvm.analyzed(self._planned)
-        reads = frozenset(map(self.fingerprint, cuts))
-        return partial(_rows, self._engine, session, plan, reads, self._version)
+        session, reads = self._planned.sparkSession, frozenset(map(self.fingerprint, cuts))
+        return partial(_rows, self._engine, session, self._analyzed, reads, self._version)
 
 
 def _rows(

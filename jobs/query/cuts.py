@@ -326,3 +326,8 @@ def exchange_title(cut: Cut) -> str:
     """Return kind, partitions and columns of a cut, for people."""
     names = [field.name for field in schema_of(cut.node.plan)]
     return stage_title(cut.exchange.kind, cut.exchange.partitions, names)
+
+
+def scans_of(cut: Cut) -> list[Node]:
+    """Return the scans of a map side."""
+    return [n for n in operators(cut.piece) if not n.children and n.target is None]

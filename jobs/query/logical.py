@@ -334,16 +334,24 @@ def _downwards(node: Node) -> Iterator[Node]:
         yield from _downwards(child)
 
 
-def adapts(jvm: Jvm, users: SparkSession, planning: SparkSession) -> tuple[bool, int]:
+def adaptive_settings(users: Any, planning: Any) -> tuple[Any, Any, Any]:
+    """Ask for what `adapts` takes; for a function of `in_one_call`.
+
+    Args:
+        users: the user's session.
+        planning: the one that plans the query.
+    """
+    threshold = planning.sessionState().conf().autoBroadcastJoinThreshold()
+    return users.conf().get(_ADAPTIVE), planning.conf().get(_ADAPTIVE_THRESHOLD, None), threshold
+
+
+def adapts(jvm: Jvm, adaptive: str, measured: str | None, threshold: int) -> tuple[bool, int]:
     """Return whether the user's session plans again by sizes, and the most bytes that the planning
-    session broadcasts if it knows them."""
+    session broadcasts if it knows them.
 
-    def asked(_: Any, users: Any, session: Any) -> tuple[Any, Any, Any]:
-        threshold = session.sessionState().conf().autoBroadcastJoinThreshold()
-        return users.conf().get(_ADAPTIVE), session.conf().get(_ADAPTIVE_THRESHOLD, None), threshold
-
-    sessions = (cast("Any", one)._jsparkSession for one in (users, planning))  # noqa: SLF001
-    adaptive, measured, threshold = in_one_call(jvm.root, asked, *sessions)
+    Args:
+        adaptive, measured, threshold: from `adaptive_settings`.
+    """
     if measured is not None:
         utilities = getattr(jvm.root, "org.apache.spark.network.util.JavaUtils")
         threshold = utilities.byteStringAsBytes(measured)

@@ -6,12 +6,13 @@ Estimates decide only this order.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from durable_shuffle.jobs.query.cuts import Cut, PlanPiece, operators, row_leaves
+from durable_shuffle.jobs.query.cuts import Cut, PlanPiece, exchange_title, operators, row_leaves
 from durable_shuffle.jobs.query.tree import SHUFFLE, WRAPPERS, Node
+from durable_shuffle.jobs.text import size
 
 SHUFFLED_JOINS = frozenset({"SortMergeJoinExec", "ShuffledHashJoinExec"})
 BY_ARRIVAL = frozenset(
@@ -156,3 +157,14 @@ def starts_now(
         for cut in ready
         if not any(comes_before(other, cut.number) for other in partners.get(cut.number, ()))
     ]
+
+
+def planned_again(sizes: Mapping[int, tuple[int, int]], dropped: Sequence[Cut], joins: int) -> str:
+    """Return what a new plan changed, given the (bytes, rows) that it is based on."""
+    known = ", ".join(
+        f"exchange {number} has {rows:,} rows in {size(data_bytes)}"
+        for number, (data_bytes, rows) in sizes.items()
+    )
+    changes = [f"{joins} fewer shuffled join{'s' * (joins > 1)}"] if joins > 0 else []
+    changes += [f"exchange {cut.number} is not needed ({exchange_title(cut)})" for cut in dropped]
+    return f"planned again, because {known}: {'; '.join(changes)}"

@@ -20,6 +20,7 @@ from durable_shuffle.jobs.engine.tasks import stored_rows
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, query_execution
 from durable_shuffle.jobs.identity.plan.settings import plan_splits
+from durable_shuffle.jobs.in_one_call import in_one_call, object_of
 from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import (
     Cut,
@@ -27,11 +28,11 @@ from durable_shuffle.jobs.query.cuts import (
     PlanPiece,
     classify,
     cut_plan,
-    exchange_title,
     only_stored,
     operators,
     ready_broadcasts,
     result_top,
+    scans_of,
     schema_of,
     storable,
     union_is_zipped,
@@ -44,7 +45,12 @@ from durable_shuffle.jobs.query.groups import (
     site_reads,
     target_bytes,
 )
-from durable_shuffle.jobs.query.logical import LogicalPlan, adapts, estimated_bytes
+from durable_shuffle.jobs.query.logical import (
+    LogicalPlan,
+    adaptive_settings,
+    adapts,
+    estimated_bytes,
+)
 from durable_shuffle.jobs.query.native_stage import (
     NativeStage,
     Source,
@@ -58,6 +64,7 @@ from durable_shuffle.jobs.query.order import (
     Limits,
     is_better,
     may_shrink,
+    planned_again,
     shuffled_joins,
     starts_now,
 )
@@ -74,7 +81,6 @@ from durable_shuffle.jobs.query.tree import (
 from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.jobs.stages.identity import StageIdentity
 from durable_shuffle.jobs.stages.runner import StageRunner
-from durable_shuffle.jobs.text import size
 from durable_shuffle.shuffle.base.clock import Clock
 from durable_shuffle.shuffle.log.records import Seal
 
@@ -83,6 +89,11 @@ _BOUNDS = "spark.durableShuffle.range.bounds"
 
 _HASHES_MAPS = {"spark.sql.legacy.allowHashOnMapType": "true"}
 """Spark's planner sorts the maps of a key, and hashes them; its analyzer refuses to hash maps."""
+
+
+def _prepare(_: Any, *plans: Any) -> None:
+    for plan in plans:
+        plan.prepare()
 
 
 class PlannedQuery:
@@ -102,12 +113,16 @@ class PlannedQuery:
         self.engine, self._stages = engine, stages
         self.conf = dict(conf)
         self._lock = threading.RLock()
-        self._session = catalyst.planning_session(self.spark, conf)
-        planned = catalyst.on_session(cast("ClassicFrame", df), self._session)
+        planned, analyzed, told = catalyst.planned_apart(
+            cast("ClassicFrame", df), conf, adaptive_settings
+        )
+        self._session = planned.sparkSession
         self._jvm = Jvm(self.spark.sparkContext)
         self._planned = planned
         self._rebuilder = Rebuilder(self._session)
-        self._identities = CutIdentities(name, self._jvm, engine, stages, df, planned, version)
+        self._identities = CutIdentities(
+            name, self._jvm, engine, stages, df, planned, analyzed, version
+        )
         self.cuts: list[Cut] = []
         self._started: dict[int, Cut] = {}
         """Cut number -> a cut that started. It is neither planned nor identified again."""
@@ -120,7 +135,7 @@ class PlannedQuery:
         self._was_replanned = False
         self._bytes: dict[int, int] = {}
         """Cut number -> bytes of a sealed stage."""
-        self._adapts, most_bytes = adapts(self._jvm, self.spark, self._session)
+        self._adapts, most_bytes = adapts(self._jvm, *told)
         self._limits = Limits(most_bytes)
         with catalyst.active(self._session):
             self._logical, root = self._first_plan()
@@ -206,7 +221,7 @@ class PlannedQuery:
         kept = {self.fingerprint(cut) for cut in self.cuts}
         dropped = [cut for cut in before if self.fingerprint(cut) not in kept]
         if dropped or len(self.joins()) < joins:
-            self.adapted.append(_planned_again(sizes, dropped, joins - len(self.joins())))
+            self.adapted.append(planned_again(sizes, dropped, joins - len(self.joins())))
         return True
 
     def _is_due(self) -> bool:
@@ -244,11 +259,11 @@ class PlannedQuery:
 
     def largest_scan(self) -> int:
         """Return the most bytes that a map side reads from one table, by Spark's estimates."""
-        scans = [leaf for cut in self.cuts for leaf in _scans(cut)]
+        scans = [leaf for cut in self.cuts for leaf in scans_of(cut)]
         return max(estimated_bytes(self._jvm, scans), default=0)
 
     def _inputs(self, cut: Cut) -> list[int]:
-        scans, below = _scans(cut), cut.piece.cuts
+        scans, below = scans_of(cut), cut.piece.cuts
         nodes = [one.node for one in below if one.number not in self._bytes]
         found = iter(estimated_bytes(self._jvm, [*scans, *nodes]))
         return [next(found) for _ in scans] + [
@@ -275,8 +290,8 @@ class PlannedQuery:
         """Let Spark run the map side of an exchange; see `run_natively` of native_stage."""
         with catalyst.active(self._session):
             with self._lock:
-                plan, _ = self._rebuilt(cut.piece, below, self.planning_settings())
-                exchange = cut.node.plan.withNewChildren(self._jvm.to_seq([plan]))
+                plan, _, _ = self._rebuilt(cut.piece, below, self.planning_settings())
+                exchange = cut.node.plan.withNewChildren(self._jvm.to_seq([object_of(plan)]))
             return run_natively(self._jvm, exchange, clock)
 
     @property
@@ -303,9 +318,9 @@ class PlannedQuery:
     def start_broadcasts(self, pieces: Sequence[PlanPiece]) -> None:
         """Start the broadcasts that read no stored stage, so that they run beside map sides."""
         with catalyst.active(self._session), self._lock:
-            for piece in pieces:
-                for node in ready_broadcasts(piece):
-                    node.plan.prepare()
+            found = [node.plan for piece in pieces for node in ready_broadcasts(piece)]
+            if found:
+                in_one_call(self._jvm.root, _prepare, *found)
 
     def above(self, stored: Container[int]) -> PlanPiece:
         """Return the piece that yields the query's rows, given the cuts that are stored."""
@@ -316,8 +331,8 @@ class PlannedQuery:
         """Return the query's rows over its stored stages, on the user's session."""
         with catalyst.active(self._session), self._lock:
             piece = self.above(below)
-            plan, _ = self._rebuilt(piece, below, self._grouping_settings())
-            frame, _, rdd, _ = rows_of(self.spark, plan)
+            plan, orders, _ = self._rebuilt(piece, below, self._grouping_settings())
+            frame, _, rdd, _ = rows_of(self.spark, plan, orders)
         cuts = tuple({cut.number: cut for cut in piece.sites.values()}.values())
         if not any(isinstance(below[cut.number], NativeStage) for cut in cuts):
             self.engine.known.add_query(rdd, self._identities.rows(cuts))
@@ -333,7 +348,7 @@ class PlannedQuery:
     ) -> Planned:
         """Plan the map side of a cut under current or recorded settings; see `Writing.plan`."""
         with catalyst.active(self._session), self._lock:
-            plan, groups = self._rebuilt(cut.piece, below, conf)
+            plan, orders, groups = self._rebuilt(cut.piece, below, conf)
             with self.engine.cutting_files_by({k: v for k, v in conf.items() if k in self.conf}):
                 splits = plan_splits(self._jvm, plan, groups)
         schema = schema_of(cut.node.plan)
@@ -341,11 +356,14 @@ class PlannedQuery:
         transfer = transfer_settings(schema, large_rows=large_rows) if kinds is None else {}
         session = catalyst.planning_session(self.spark, {**transfer, **self.conf, **_HASHES_MAPS})
         with catalyst.active(session):
-            rows, rdd, _, producers = rows_of(session, plan)
+            rows, rdd, _, producers = rows_of(session, plan, orders)
             expression, recorded = None, dict(conf)
             partitions = cut.exchange.partitions or None
             if cut.exchange.kind == "hash":
-                expression = cut.node.partitioning.partitionIdExpression()
+                expression = in_one_call(
+                    *(self._jvm.root, lambda _, of: of.partitionIdExpression()),
+                    cut.node.partitioning,
+                )
             elif cut.exchange.kind == "range":
                 keys = RangeKeys(rows, cut.node.partitioning)
                 if _BOUNDS not in recorded:
@@ -391,8 +409,9 @@ class PlannedQuery:
 
     def _rebuilt(
         self, piece: PlanPiece, below: Mapping[int, Source], conf: Mapping[str, str]
-    ) -> tuple[Any, list[str]]:
-        """Return the plan of a piece over stored stages, and what each site reads as texts."""
+    ) -> tuple[Any, int, list[str]]:
+        """Return the plan of a piece over stored stages, how many sort orders its rows have, and
+        what each site reads as texts."""
         reads = site_reads(piece, below, conf)
         texts = [f"{reads[site]}" for site in piece.sites]
         rdds: dict[tuple[int, Reads], Any] = {}
@@ -405,7 +424,7 @@ class PlannedQuery:
             over = partitioning_over(jvm, kind, len(tasks))
             return stored_scan(jvm, site, rdds[cut.number, tasks], over)
 
-        return self._rebuilder.piece(piece.root, scan, piece.sites), texts
+        return *self._rebuilder.piece(piece.root, scan, piece.sites), texts
 
     def _rdd(self, cut: Cut, source: Source, reads: Reads) -> Any:
         if isinstance(source, NativeStage):
@@ -430,19 +449,3 @@ def _sites(cut: Cut, native: Container[int]) -> dict[bool, list[int]]:
     for site, one in cut.piece.sites.items():
         sites[one.number in native].append(site)
     return sites
-
-
-def _scans(cut: Cut) -> list[Node]:
-    """Return the scans of a map side."""
-    return [n for n in operators(cut.piece) if not n.children and n.target is None]
-
-
-def _planned_again(sizes: Mapping[int, tuple[int, int]], dropped: Sequence[Cut], joins: int) -> str:
-    """Return what a new plan changed, given the (bytes, rows) that it is based on."""
-    known = ", ".join(
-        f"exchange {number} has {rows:,} rows in {size(data_bytes)}"
-        for number, (data_bytes, rows) in sizes.items()
-    )
-    changes = [f"{joins} fewer shuffled join{'s' * (joins > 1)}"] if joins > 0 else []
-    changes += [f"exchange {cut.number} is not needed ({exchange_title(cut)})" for cut in dropped]
-    return f"planned again, because {known}: {'; '.join(changes)}"

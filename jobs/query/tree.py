@@ -25,7 +25,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     to_seq,
 )
 from durable_shuffle.jobs.identity.jvm.document import OPERATORS
-from durable_shuffle.jobs.in_one_call import in_one_call, object_of, standing_for
+from durable_shuffle.jobs.in_one_call import in_one_call, standing_for
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import appended, newest_form
@@ -137,8 +137,13 @@ class Rebuilder:
         self._jvm: Any = classes_of(session)
         self._done: dict[int, Any] = {}
 
-    def piece(self, root: Node, scan: Callable[[Any, Node], Any], sites: Mapping[int, Any]) -> Any:
-        """Return the plan of a piece in which each site is replaced by `scan(jvm, site)`.
+    def piece(
+        self, root: Node, scan: Callable[[Any, Node], Any], sites: Mapping[int, Any]
+    ) -> tuple[Any, int]:
+        """Return the plan of a piece in which each site is replaced by `scan(jvm, site)`, and how
+        many sort orders its rows have.
+
+        The plan may be `Held`.
 
         Args:
             scan: returns a plan node, from `stored_scan`; called once per site.
@@ -165,11 +170,13 @@ class Rebuilder:
                         self._done[node.id] = node.plan
                 return done[node.id]
 
-            return build(root), *(done[number] for number in changed)
+            plan = build(root)
+            orders = standing_for(jvm, plan).outputOrdering().size()
+            return plan, orders, *(done[number] for number in changed)
 
-        plan, *made = in_one_call(self._jvm, built, fetch=False)
+        plan, orders, *made = in_one_call(self._jvm, built, fetch=False)
         self._done |= dict(zip(changed, made, strict=True))
-        return object_of(plan)
+        return plan, orders
 
     def _rebuilt(self, jvm: Any, node: Node, build: Callable[[Node], Any]) -> Any:
         for subquery in node.subqueries:
@@ -221,12 +228,15 @@ def partitioning_over(jvm: Any, original: Any, partitions: int) -> Any:
     return physical.UnknownPartitioning(partitions)
 
 
-def rows_of(session: SparkSession, plan: Any) -> tuple[DataFrame, Any, int, int]:
+def rows_of(session: SparkSession, plan: Any, orders: int) -> tuple[DataFrame, Any, int, int]:
     """Return a DataFrame over the rows of a plan, its RDD, the RDD's id, and its partitions.
 
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
+
+    Args:
+        orders: how many sort orders its rows have.
     """
-    known = rdd_frames.kept_order(session, plan)
+    known = rdd_frames.kept_order(session, plan, orders)
 
     def made(jvm: Any, java_session: Any, plan: Any) -> tuple[Any, ...]:
         rdd = plan.execute()

@@ -277,7 +277,7 @@ def test_twin_of_a_producer_returns_the_winners_result(
     tasks = MapTasks(stage, 2, Settings(), 1, running_code(), ends=engine.ends_partitions)
     function = frames_function(tasks) if rows_in == "jvm" else map_function(tasks)
 
-    def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def meet(given: Iterator[Any]) -> Iterator[Any]:
         import time
         from pathlib import Path
 
@@ -289,16 +289,18 @@ def test_twin_of_a_producer_returns_the_winners_result(
         deadline = time.monotonic() + 300
         while len(list(Path(meeting).iterdir())) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
-        yield from batches
+        yield from given
 
-    def write_as_twins(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write_as_twins(given: Iterator[Any]) -> Iterator[Any]:
         # a writer asks for rows after it saw that there is no COMMIT: there they wait
-        return function(meet(batches))
+        return function(meet(given))
 
     planned = engine.plan(df, ("k",), 3, engine.planning_settings(), large_rows=False)
+    job = MapJob([1, 1], "twins")
     if rows_in == "jvm":
-        planned = engine.encoded(planned, tasks)
-    results = engine.run(planned, write_as_twins, MapJob([1, 1], "twins"))
+        results = engine.store_pieces(engine.pieces(planned, tasks), write_as_twins, job)
+    else:
+        results = engine.run(planned, write_as_twins, job)
     assert len({result.committed.commit.record_id for result in results}) == 1
     assert sorted((result.wrote, result.won) for result in results) == [(True, False), (True, True)]
     attempts = {p.name.split("-")[1] for p in Path(root).rglob("p000001-*.seg")}

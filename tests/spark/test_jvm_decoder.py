@@ -8,7 +8,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from local_spark import arrow_table
+from pyspark import RDD
 from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
@@ -16,9 +18,10 @@ from random_rows import random_batch, random_schema
 
 from durable_shuffle.jobs.engine import rdd_frames
 from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema, positional_schema
-from durable_shuffle.jobs.jvm_rows.blocks import BLOCKS_SCHEMA, blocks_of, raw_frame
+from durable_shuffle.jobs.engine.python_rdd import blocks_of_tasks
+from durable_shuffle.jobs.jvm_rows.blocks import blocks_of, raw_frame
 from durable_shuffle.jobs.jvm_rows.decoder import rows_of_blocks
-from durable_shuffle.jobs.jvm_rows.encoder import Encoding, pages_of_rows
+from durable_shuffle.jobs.jvm_rows.encoder import Encoding, pieces_of_rows
 from durable_shuffle.jobs.jvm_rows.kinds import column_kinds
 from durable_shuffle.jobs.jvm_rows.written import JvmSegments
 from durable_shuffle.jobs.spark_versions import ClassicFrame
@@ -47,23 +50,15 @@ def bodies_of(batch: pa.RecordBatch, compression: str, rows: int) -> list[tuple[
     return [(bytes(body), rows) for body, (_, rows) in zip(bodies, bounds, strict=True)]
 
 
-def sender(parts: Bodies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that sends the frames of its partition."""
-
-    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        bodies = [body for number in numbers for body in parts[number]]
-        frames = (Frame(FrameKind.ARROW, 0, rows, memoryview(body)) for body, rows in bodies)
-        yield from blocks_of(frames)
-
-    return send
-
-
 def read(session: SparkSession, schema: StructType, parts: Bodies) -> DataFrame:
     """Return the DataFrame of the rows in the frames."""
-    numbers = session.range(0, len(parts), 1, len(parts))
-    blocks = numbers.mapInArrow(sender(parts), BLOCKS_SCHEMA)
-    rdd = rows_of_blocks(cast("ClassicFrame", blocks), schema, narrow_arrow_schema(schema))
+
+    def send(number: int) -> Iterator[bytes]:
+        frames = (Frame(FrameKind.ARROW, 0, n, memoryview(body)) for body, n in parts[number])
+        return blocks_of(frames)
+
+    blocks = blocks_of_tasks(session.sparkContext, send, len(parts))
+    rdd = rows_of_blocks(session, blocks, schema, narrow_arrow_schema(schema))
     empty = cast("ClassicFrame", session.createDataFrame([], schema))
     output = empty._jdf.queryExecution().analyzed().output()
     return rdd_frames.from_rdd(session, output, rdd)
@@ -96,10 +91,10 @@ def encoded(df: DataFrame, stored: pa.Schema, compression: str) -> list[Frame]:
     schema = positional_schema(df.schema)
     kinds = column_kinds(schema, stored)
     encoding = Encoding(kinds, 1, "producer", STAGE, 1 << 20, 1 << 14, 1 << 20, compression)
-    pages = pages_of_rows(cast("ClassicFrame", df.toDF(*schema.names)), encoding)
-    batches = arrow_table(pages).to_batches(max_chunksize=3)
+    made = pieces_of_rows(cast("ClassicFrame", df.toDF(*schema.names)), encoding).toJavaRDD()
+    pieces = RDD(made, df.sparkSession.sparkContext, NoOpSerializer()).collect()
     frames = []
-    for segment, _ in JvmSegments(batches, 0, STAGE, 1, 1 << 20):
+    for segment, _ in JvmSegments(pieces, 0, STAGE, 1, 1 << 20):
         for k, number, offset, length, first, rows in segment.extents.tolist():
             extent = Extent(0, k, "pages", number, 0, offset, length, first, rows)
             data = b"".join(segment.parts)[offset : offset + length]

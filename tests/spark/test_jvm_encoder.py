@@ -8,22 +8,26 @@ import random
 import struct
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from local_spark import arrow_table
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from durable_shuffle.jobs.engine.arrow_schema import narrow_arrow_schema
+from durable_shuffle.jobs.engine.python_rdd import results_of_pieces
 from durable_shuffle.jobs.jvm_rows import compiled as compiling
 from durable_shuffle.jobs.jvm_rows import probe as probing
-from durable_shuffle.jobs.jvm_rows.encoder import Encoding, pages_of_rows
+from durable_shuffle.jobs.jvm_rows.encoder import Encoding, pieces_of_rows
 from durable_shuffle.jobs.jvm_rows.kinds import UncoveredTypeError, column_kinds
 from durable_shuffle.jobs.jvm_rows.probe import probe
 from durable_shuffle.jobs.jvm_rows.written import JvmSegments
+from durable_shuffle.jobs.spark_versions import ClassicFrame
 from durable_shuffle.serialization.arrow_codec import decode_frame
 from durable_shuffle.serialization.arrow_schemas import logical_batch
 from durable_shuffle.serialization.checksum import frame_seed
@@ -52,23 +56,20 @@ def encoding_of(df: DataFrame, partitions: int = 4, **changes: Any) -> tuple[Enc
     return Encoding(**values), stored
 
 
-def pages(df: DataFrame, encoding: Encoding) -> dict[int, pa.RecordBatch]:
-    """The rows that the encoder yields, by task."""
-    frame = pages_of_rows(df, encoding).withColumn("task", F.spark_partition_id())
-    table = arrow_table(frame)
-    found = {}
-    for task in range(df.rdd.getNumPartitions()):
-        rows = table.filter(pa.compute.equal(table["task"], task)).drop(["task"])
-        found[task] = rows.combine_chunks().to_batches()[0]
-    return found
+def pieces(df: DataFrame, encoding: Encoding) -> dict[int, list[bytes]]:
+    """The pieces that the encoder yields, by task."""
+    context = df.sparkSession.sparkContext
+    made = pieces_of_rows(cast("ClassicFrame", df), encoding).toJavaRDD()
+    found = RDD(made, context, NoOpSerializer()).mapPartitions(lambda part: [list(part)])
+    return dict(enumerate(found.collect()))
 
 
 def decoded(
-    batch: pa.RecordBatch, producer: int, encoding: Encoding, stored: pa.Schema
+    pieces: list[bytes], producer: int, encoding: Encoding, stored: pa.Schema
 ) -> dict[int, list[dict[str, Any]]]:
     """Subpartition -> its rows, read with the product's own checks."""
     segments = JvmSegments(
-        [batch.slice(i, 3) for i in range(0, batch.num_rows, 3)],
+        pieces,
         producer,
         encoding.stage_id,
         encoding.partitions,
@@ -128,8 +129,8 @@ def check(df: DataFrame, partitions: int = 4, **changes: Any) -> dict[int, list[
     keyed = df.withColumn("__id", F.pmod(F.hash(df.columns[0]), F.lit(partitions)))
     keyed = keyed.toDF(*(f"c{i}" for i in range(len(keyed.columns))))
     encoding, stored = encoding_of(df, partitions, **changes)
-    (batch,) = pages(keyed, encoding).values()
-    found = decoded(batch, 0, encoding, stored)
+    (only,) = pieces(keyed, encoding).values()
+    found = decoded(only, 0, encoding, stored)
     expected: dict[int, list[dict[str, Any]]] = {}
     last = f"c{len(df.columns)}"
     for row in arrow_table(keyed).to_pylist():
@@ -298,16 +299,16 @@ def test_a_row_over_the_limit_of_a_frame_takes_several(session: SparkSession) ->
 def test_rows_without_columns_are_counted(session: SparkSession) -> None:
     df = session.range(0, 100_000, 1, 1).select((F.col("id") % 3).cast("int").alias("c0"))
     encoding, stored = encoding_of(df.select(), 3)
-    (batch,) = pages(df, encoding).values()
-    found = decoded(batch, 0, encoding, stored)
+    (only,) = pieces(df, encoding).values()
+    found = decoded(only, 0, encoding, stored)
     assert {k: len(rows) for k, rows in found.items()} == {0: 33334, 1: 33333, 2: 33333}
 
 
 def test_rows_in_turn_from_the_producer_on(session: SparkSession) -> None:
     df = session.range(0, 40, 1, 4)
     encoding, stored = encoding_of(df, 3, placed="turns")
-    for task, batch in pages(df, encoding).items():
-        found = decoded(batch, task, encoding, stored)
+    for task, of_task in pieces(df, encoding).items():
+        found = decoded(of_task, task, encoding, stored)
         expected: dict[int, list[dict[str, int]]] = {}
         for i in range(10):
             expected.setdefault((task + i) % 3, []).append({"c0": 10 * task + i})
@@ -317,9 +318,9 @@ def test_rows_in_turn_from_the_producer_on(session: SparkSession) -> None:
 def test_all_rows_in_the_producers_own_partition(session: SparkSession) -> None:
     df = session.range(0, 40, 1, 4)
     encoding, stored = encoding_of(df, 4, placed="producer")
-    for task, batch in pages(df, encoding).items():
+    for task, of_task in pieces(df, encoding).items():
         rows = [{"c0": i} for i in range(10 * task, 10 * task + 10)]
-        assert decoded(batch, task, encoding, stored) == {task: rows}
+        assert decoded(of_task, task, encoding, stored) == {task: rows}
 
 
 @pytest.mark.soak
@@ -337,23 +338,23 @@ def test_a_type_that_is_not_covered_is_named(session: SparkSession) -> None:
         encoding_of(df)
 
 
-def test_pages_reach_python_workers(session: SparkSession) -> None:
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 4)
+def test_pieces_reach_python_workers(session: SparkSession) -> None:
     df = session.range(0, 200_000, 1, 3).withColumn("text", F.expr("repeat(uuid(), 3)"))
     encoding, _ = encoding_of(df, 7, placed="turns", memory_bytes=MIB)
 
-    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count(pieces: Iterator[bytes]) -> Iterator[tuple[int | None, int, int]]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        segments = JvmSegments(batches, context.partitionId(), STAGE, 7, 256 * MIB)
+        segments = JvmSegments(pieces, context.partitionId(), STAGE, 7, 256 * MIB)
         sizes = [segment.info.length for segment, _ in segments]
-        yield pa.record_batch({"rows": [segments.rows], "bytes": [sum(sizes)], "n": [len(sizes)]})
+        yield segments.rows, sum(sizes), len(sizes)
 
-    found = pages_of_rows(df, encoding).mapInArrow(count, "rows long, bytes long, n long").collect()
-    assert sum(row["rows"] for row in found) == 200_000
-    assert all(row["bytes"] > 2 * MIB and row["n"] > 5 for row in found)
+    made = pieces_of_rows(cast("ClassicFrame", df), encoding)
+    found = results_of_pieces(session.sparkContext, made, count).collect()
+    assert sum(rows for rows, _, _ in found) == 200_000
+    assert all(size > 2 * MIB and segments > 5 for _, size, segments in found)
 
 
 def test_the_probe_accepts_this_spark_without_a_job(session: SparkSession) -> None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from other_driver import forget_claims
 from py4j.protocol import Py4JJavaError
@@ -31,7 +30,7 @@ from durable_shuffle.shuffle.storage.local import LocalStorage
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 Died = (PySparkException, Py4JJavaError)
-Batches = Iterator[pa.RecordBatch]
+Sent = Iterator[bytes]
 SMALL = Settings(writer_memory_bytes=1 << 16, frame_bytes=1 << 12)
 ROWS, VICTIM = 60_000, 2
 
@@ -49,34 +48,32 @@ def contents(df: DataFrame) -> list[list[tuple[Any, ...]]]:
     return [sorted(map(tuple, part)) for part in df.rdd.glom().collect()]
 
 
-def in_mid_write(root: str, then: Callable[[], None]) -> Callable[[Batches], Batches]:
-    """Pass batches on, in one producer, and call `then` when segments of it are stored."""
+def in_mid_write(root: str, then: Callable[[], None]) -> Callable[[Sent], Sent]:
+    """Pass pieces on, in one producer, and call `then` when segments of it are stored."""
     stored = f"tests/*/segments/*/p{VICTIM:06d}-*.seg"
 
-    def watch(batches: Batches) -> Batches:
+    def watch(pieces: Sent) -> Sent:
         from pathlib import Path
 
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        for batch in batches:
-            yield batch
+        for piece in pieces:
+            yield piece
             if context.partitionId() == VICTIM and any(Path(root).glob(stored)):
                 then()
 
     return watch
 
 
-def between_jvm_and_worker(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[Batches], Batches]
-) -> None:
+def between_jvm_and_worker(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sent], Sent]) -> None:
     """Let workers that store frames take them through `change`."""
     whole = tasks.frames_function
 
     def changed(map_tasks: Any) -> Any:
         write = whole(map_tasks)
-        return lambda batches: write(change(batches))
+        return lambda pieces: write(change(pieces))
 
     monkeypatch.setattr("durable_shuffle.jobs.engine.classic.frames_function", changed)
 
@@ -142,13 +139,13 @@ def test_worker_killed_in_mid_write(
 def test_worker_killed_in_mid_read(
     session: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that sends blocks to the JVM dies behind its first batch."""
+    """A worker that sends blocks to the JVM dies behind its first block."""
     monkeypatch.setattr(tasks, "stored_files", lambda *_: None)
     whole, die = tasks.blocks_of, dying(tmp_path / "died")
 
-    def dies(frames: Any) -> Batches:
-        for batch in whole(frames, block_bytes=4096):
-            yield batch
+    def dies(frames: Any) -> Sent:
+        for block in whole(frames, block_bytes=4096):
+            yield block
             die()
 
     monkeypatch.setattr(tasks, "blocks_of", dies)

@@ -7,13 +7,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from round_trips import counted_rounds
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs import claims
+from durable_shuffle.jobs.engine import classic
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.serialization.errors import FencedError
 from durable_shuffle.shuffle.storage.local import LocalStorage
@@ -99,13 +99,13 @@ def test_a_stage_is_entered_beside_the_preparations(
     """Spark plans the map tasks while each of both records is on its way; none starts before."""
     order: list[str] = []
     prepared = threading.Event()
-    encode, put, run = ClassicEngine.encoded, LocalStorage.put_if_absent, SparkContext.runJob
+    encode, put, run = ClassicEngine.pieces, LocalStorage.put_if_absent, classic.collected
 
-    def encoded(*given: Any) -> Any:
-        planned = encode(*given)
+    def pieces(*given: Any) -> Any:
+        made = encode(*given)
         order.append("prepared")
         prepared.set()
-        return planned
+        return made
 
     def late(self: LocalStorage, key: str, content: bytes) -> Any:
         late = key.startswith(record) or key.endswith(record)
@@ -123,9 +123,9 @@ def test_a_stage_is_entered_beside_the_preparations(
     with DurableShuffle(spark, str(tmp_path), job="rounds") as shuffle:
         shuffle.checkpoint(spark.range(3), name="workers").count()
         with monkeypatch.context() as patch:
-            patch.setattr(ClassicEngine, "encoded", encoded)
+            patch.setattr(ClassicEngine, "pieces", pieces)
             patch.setattr(LocalStorage, "put_if_absent", late)
-            patch.setattr(SparkContext, "runJob", run_job)
+            patch.setattr(classic, "collected", run_job)
             shuffle.checkpoint(spark.range(5), name="tiny")
     assert order == ["prepared", "entered", "tasks"]
 
@@ -139,7 +139,7 @@ def test_a_driver_that_may_not_enter_a_stage_starts_no_task(
     claims._held.clear()  # a driver of its own, as in another process
     with DurableShuffle(spark, str(tmp_path), job="rounds"):
         run = Mock()
-        monkeypatch.setattr(SparkContext, "runJob", run)
+        monkeypatch.setattr(classic, "collected", run)
         with pytest.raises(FencedError):
             older.checkpoint(spark.range(5), name="tiny")
         run.assert_not_called()

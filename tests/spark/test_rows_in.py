@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -169,13 +168,13 @@ def test_a_stage_half_written_on_the_other_route_is_completed(
 
     first = opened(rows_in=rows_in)
     with monkeypatch.context() as patch:
-        whole = first._runner.engine.run
+        whole = first._runner.engine.write
 
-        def two_of_three(planned: Any, function: Any, job: MapJob) -> Any:
-            whole(planned, function, replace(job, producers=job.producers[:2]))
+        def two_of_three(planned: Any, tasks: Any, job: MapJob) -> Any:
+            whole(planned, tasks, replace(job, producers=job.producers[:2]))
             raise ZeroDivisionError
 
-        patch.setattr(first._runner.engine, "run", two_of_three)
+        patch.setattr(first._runner.engine, "write", two_of_three)
         with pytest.raises(ZeroDivisionError):
             first.repartition(df, 2, "id")
     second = opened(rows_in=other)
@@ -232,24 +231,12 @@ def test_an_unknown_spark_means_python_and_one_line_in_the_log(
     assert "no such constructor" in str(shuffle.explain.repartition(df, 4, "id"))
 
 
-LOSSES: dict[str, Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]] = {
-    "the first batch": lambda batches: (b for i, b in enumerate(batches) if i != 0),
-    "the last batch": lambda batches: _without_last(batches),
-    "everything": lambda batches: iter(()),
-    "a batch twice": lambda batches: (b for batch in batches for b in (batch, batch)),
-    "the last row": lambda batches: _without_last_row(batches),
+LOSSES: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
+    "the first": lambda sent: (each for i, each in enumerate(sent) if i != 0),
+    "the last": lambda sent: iter(list(sent)[:-1]),
+    "everything": lambda sent: iter(()),
+    "each twice": lambda sent: (each for one in sent for each in (one, one)),
 }
-
-
-def _without_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held = list(batches)
-    yield from held[:-1]
-
-
-def _without_last_row(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    *most, last = list(batches)
-    yield from most
-    yield last.slice(0, last.num_rows - 1)
 
 
 @pytest.mark.sampled(2)
@@ -264,7 +251,7 @@ def test_frames_lost_on_the_way_to_the_worker_are_noticed(
 
     def losing(map_tasks: Any) -> Any:
         write = whole(map_tasks)
-        return lambda batches: write(lose(batches))
+        return lambda pieces: write(lose(pieces))
 
     monkeypatch.setattr("durable_shuffle.jobs.engine.classic.frames_function", losing)
     shuffle = opened(rows_in="jvm")

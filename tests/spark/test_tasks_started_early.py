@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pipelines import until
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from sealing import Watched, two_exchanges
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs import claims
+from durable_shuffle.jobs.engine import classic
 from durable_shuffle.jobs.stages import store
 from durable_shuffle.serialization.errors import ConflictError, FencedError
 from durable_shuffle.shuffle.storage.local import LocalStorage
@@ -103,7 +103,7 @@ def test_the_stage_above_computes_beside_the_seal_and_stores_behind_it(
     session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """If there is no SEAL, nothing above is stored."""
-    jobs, run = threading.Semaphore(0), SparkContext.runJob
+    jobs, run = threading.Semaphore(0), classic.collected
     stored: list[Path] = []
 
     def counted(*given: Any, **more: Any) -> Any:
@@ -124,7 +124,7 @@ def test_the_stage_above_computes_beside_the_seal_and_stores_behind_it(
     with DurableShuffle(session, root, job="tests") as shuffle:
         shuffle.checkpoint(session.range(3), name="workers").count()
         with monkeypatch.context() as patch:
-            patch.setattr(SparkContext, "runJob", counted)
+            patch.setattr(classic, "collected", counted)
             watched = Watched(patch, before)
             if fails:
                 with pytest.raises(ConflictError, match="no SEAL today"):

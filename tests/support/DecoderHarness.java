@@ -1,7 +1,6 @@
 // Runs the decoder in a JVM without Spark. Janino compiles this text, then the decoder's.
 
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.types.StructType;
@@ -72,8 +71,7 @@ public class DecoderHarness {
 
   private org.apache.spark.sql.execution.BufferedRowIterator iterator(byte[][] blocks) {
     java.util.ArrayList rows = new java.util.ArrayList();
-    for (int b = 0; b < blocks.length; b++)
-      rows.add(new GenericInternalRow(new Object[] {blocks[b]}));
+    for (int b = 0; b < blocks.length; b++) rows.add(blocks[b]);
     org.apache.spark.sql.execution.BufferedRowIterator found =
         (org.apache.spark.sql.execution.BufferedRowIterator) compiled.generate(references);
     scala.collection.Iterator input =

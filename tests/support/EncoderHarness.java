@@ -60,13 +60,9 @@ public class EncoderHarness {
           this, rows, length, special, specialLength, hogAt, hogBytes, killAt, partitions, unsafe);
       encoder.init(3, inputs);
       while (encoder.hasNext()) {
-        InternalRow row = (InternalRow) encoder.next();
-        out.writeInt(row.getInt(0));
-        for (int c = 1; c < 3; c++) {
-          byte[] data = row.isNullAt(c) ? null : row.getBinary(c);
-          out.writeInt(data == null ? -1 : data.length);
-          if (data != null) out.write(data);
-        }
+        byte[] piece = ((InternalRow) encoder.next()).getBinary(0);
+        out.writeInt(piece.length);
+        out.write(piece);
       }
     } catch (Throwable e) {
       failure = e.toString();

@@ -87,10 +87,9 @@ class Reader:
         first, end = (task, task + 1) if groups is None else groups[task]
         try:
             extents = group_extents(self.stage, self.seal, first, end, self.settings)
-            batches = list(blocks_of(frames_of(self.stage, extents, self.settings)))
+            blocks = list(blocks_of(frames_of(self.stage, extents, self.settings)))
         except DurableShuffleError as error:
             return Failed(type(error).__name__, str(error))
-        blocks = [block for batch in batches for block in batch.column(0).to_pylist()]
         try:
             return bytes(self.java.rows(byte_arrays(self.jvm, blocks)))
         except Py4JJavaError as error:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from durable_shuffle.jobs.engine import classic
 from durable_shuffle.shuffle.storage.local import LocalStorage
 
 _DESCRIBE, _SEAL = "/log/0000000000", "/log/0000000001"
@@ -27,7 +27,7 @@ class Watched:
         self.described: list[str] = []
         """Stages, in the order of their DESCRIBEs."""
         self.second = threading.Event()
-        put, run = LocalStorage.put_if_absent, SparkContext.runJob
+        put, run = LocalStorage.put_if_absent, classic.collected
 
         def watched_put(storage: LocalStorage, key: str, content: bytes) -> Any:
             stage = key.rsplit("/log/", 1)[0]
@@ -48,4 +48,4 @@ class Watched:
             return run(*given, **more)
 
         patch.setattr(LocalStorage, "put_if_absent", watched_put)
-        patch.setattr(SparkContext, "runJob", watched_run)
+        patch.setattr(classic, "collected", watched_run)

@@ -81,10 +81,8 @@ class Jvm:
     def __init__(self, context: SparkContext) -> None:
         self.context = context
         self.root: Any = classes_of(context)
-        self._file = getattr(self.root, "java.io.File")
         self._jars: dict[str, str] = {}
         self._jars_of_paths: dict[str, str] = {}
-        self._own_folder = ""
         self._own_classes = _OWN_CLASSES.setdefault(context, {})
         self._other_classes: dict[str, KnownClass] = {}
         self._get_name = getattr(self.root, "org.apache.commons.lang3.ClassUtils").getName
@@ -168,10 +166,6 @@ class Jvm:
         gateway: Any = cast("Any", self.context)._gateway  # noqa: SLF001
         return gateway.new_array(getattr(self.root, name), length)
 
-    def analyzed(self, df: DataFrame) -> Any:
-        """Return the DataFrame's analyzed plan; see `analyzed_plan`."""
-        return in_one_call(self.root, lambda _, frame: plan_of(frame), cast("Any", df)._jdf)  # noqa: SLF001
-
     def fresh_execution(self, df: DataFrame) -> Any:
         """Return a new QueryExecution over the DataFrame's analyzed plan.
 
@@ -229,17 +223,19 @@ class Jvm:
         return self._jars_of_paths[path]
 
     def _foreign(self, path: str) -> str:
-        file = self._file(path)
-        if not self._own_folder:
-            core = cast("Any", self.context)._jsc.sc().getClass()  # noqa: SLF001
-            own = core.getProtectionDomain().getCodeSource().getLocation().getPath()
-            self._own_folder = str(self._file(own).getParent())
-        jar = str(file.getName())
-        of_spark = jar.startswith("spark-") and jar.endswith(f"-{self.context.version}.jar")
-        is_own = str(file.getParent()) == self._own_folder and (
-            of_spark or jar.startswith("scala-")
+        def asked(root: Any, context: Any) -> tuple[Any, ...]:
+            file = getattr(root, "java.io.File")
+            jar, core = file(path), context.sc().getClass()
+            of_core = file(core.getProtectionDomain().getCodeSource().getLocation().getPath())
+            of_jar = jar.getName(), jar.getParent(), jar.length()
+            return *of_jar, of_core.getParent(), context.version()
+
+        jar, folder, length, own_folder, version = in_one_call(
+            *(self.root, asked, cast("Any", self.context)._jsc)  # noqa: SLF001
         )
-        return "" if is_own else f"{jar}, {int(file.length())} bytes"
+        of_spark = jar.startswith("spark-") and jar.endswith(f"-{version}.jar")
+        is_own = folder == own_folder and (of_spark or jar.startswith("scala-"))
+        return "" if is_own else f"{jar}, {length} bytes"
 
     def lambda_proxy(self, obj: Any) -> Any | None:
         """Return the serialization proxy of a JVM lambda: name of its code and captured values."""

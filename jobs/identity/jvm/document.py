@@ -115,7 +115,7 @@ _INSIDE = [
     *(f"within {name}" for name in _WITHIN),
     *(f"apart org.apache.spark.sql.catalyst.{name}" for name in _APART),
 ]
-TREE_ALONE = _asking(_SHALLOW)
+TREE_ALONE = _asking((*_SHALLOW, (LOGICAL, "isStreaming")))
 """Asks for the operators of a plan, or the nodes of an expression."""
 LEAVES = _asking(_SHALLOW, f"within {_EXECUTION}datasources.")
 """Asks for the same, and which relations the leaves read."""

@@ -25,6 +25,7 @@ from durable_shuffle.jobs.identity.functions.zones import zone_of_process
 from durable_shuffle.jobs.identity.jvm.calls import (
     Jvm,
     entries,
+    every,
     items,
     printed,
     query_execution,
@@ -59,6 +60,7 @@ _EFFECTIVE = (
 )
 _OFF_IN_CLONES = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
 """A setting without effect on rows, which Spark turns off in its clones of sessions that cache."""
+_FILE_SCAN = "FileSourceScanExec"
 _FILE_PARTITION = "org.apache.spark.sql.execution.datasources.FilePartition"
 # wrappers that do not change partitions
 _TRANSPARENT = frozenset({"WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec"})
@@ -248,31 +250,32 @@ def split_settings(spark: SparkSession) -> dict[str, str]:
     return {key: str(value) for key, value in settings.items()}
 
 
-def _collect(jvm: Jvm, node: Any, parts: list[str]) -> None:
-    full_name = jvm.class_name(node)
-    name, children = simple_name(full_name), items(node.children())
-    if name not in _TRANSPARENT:
-        parts.append(f"{name} {len(children)}")
-    if not children:
-        parts += _leaf(jvm, node, name)
-    elif jvm.is_a(node, EXCHANGE):
-        partitioning = node.outputPartitioning()
-        kind = simple_name(jvm.class_name(partitioning))
-        parts.append(f"{kind} {partitioning.numPartitions()}")
-    elif name == "CoalesceExec":
-        for partition in node.execute().partitions():  # which are joined may follow their hosts
-            parts.append(str(list(partition.parentsIndices())))
-    for child in children:
-        _collect(jvm, child, parts)
+def _collect(jvm: Jvm, plan: Any, parts: list[str]) -> None:
+    nodes = [(node, simple_name(jvm.class_name(node))) for node in every(plan)]
+    scans = [node for node, name in nodes if name == _FILE_SCAN]
+    files = iter(_files(jvm, scans, lambda scan: scan.inputRDD().filePartitions()))
+    for node, name in nodes:
+        children = items(node.children())
+        if name not in _TRANSPARENT:
+            parts.append(f"{name} {len(children)}")
+        if name == _FILE_SCAN:
+            parts += next(files)
+        elif not children:
+            parts += _leaf(jvm, node, name)
+        elif jvm.is_a(node, EXCHANGE):
+            partitioning = node.outputPartitioning()
+            kind = simple_name(jvm.class_name(partitioning))
+            parts.append(f"{kind} {partitioning.numPartitions()}")
+        elif name == "CoalesceExec":
+            for partition in node.execute().partitions():  # which are joined may follow their hosts
+                parts.append(str(list(partition.parentsIndices())))
 
 
 def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
-    if name == "FileSourceScanExec":
-        return _files(jvm, node, lambda scan: scan.inputRDD().filePartitions())
     if name == "BatchScanExec":
-        partitions = _ready(jvm, node, lambda one: one.inputPartitions())
+        (partitions,) = _ready(jvm, [node], lambda one: one.inputPartitions())
         if partitions.size() and jvm.class_name(partitions.apply(0)) == _FILE_PARTITION:
-            return _files(jvm, node, lambda scan: scan.inputPartitions())
+            return _files(jvm, [node], lambda scan: scan.inputPartitions())[0]
         if partitions.size() and jvm.class_name(partitions.apply(0)) == iceberg.PARTITION:
             return [iceberg.split_text(jvm, partition) for partition in items(partitions)]
         return [str(partitions.size())]
@@ -288,7 +291,14 @@ def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
 
         return list(map(str, in_one_call(jvm.root, bounds, node)))
     if jvm.is_a(node, CODEGEN_INPUT):
-        return [str(rdd.getNumPartitions()) for rdd in items(node.inputRDDs())]
+
+        def partitions(_: Any, node: Any) -> tuple[Any, Any]:
+            rdds = node.inputRDDs()
+            return rdds.size(), rdds.head().getNumPartitions()
+
+        count, first = in_one_call(jvm.root, partitions, node)
+        more = items(node.inputRDDs())[1:] if count > 1 else []
+        return [str(first), *(str(rdd.getNumPartitions()) for rdd in more)]
     return [str(node.outputPartitioning().numPartitions())]
 
 
@@ -299,26 +309,30 @@ def cached_operators(jvm: Jvm, scan: Any) -> Any:
     return plan.initialPlan() if adaptive else plan
 
 
-def _files(jvm: Jvm, scan: Any, partitions: Callable[[Any], Any]) -> list[str]:
-    """Return the number of partitions, then for each one its pieces as Spark prints them.
+def _files(jvm: Jvm, scans: Sequence[Any], partitions: Callable[[Any], Any]) -> list[list[str]]:
+    """Return of each scan the number of partitions, then for each one its pieces as Spark prints
+    them.
 
     A piece has path, first byte, end (exclusive) and partition values.
     """
-    count = int(_ready(jvm, scan, lambda one: partitions(one).size()))
+    counts = _ready(jvm, scans, lambda scan: partitions(scan).size())
 
-    def texts(root: Any, scan: Any) -> tuple[Any, ...]:
-        text, found = getattr(root, "scala.runtime.ScalaRunTime").stringOf, partitions(scan)
-        return tuple(text(found.apply(n).files()) for n in range(count))
+    def texts(root: Any, *scans: Any) -> tuple[Any, ...]:
+        text = getattr(root, "scala.runtime.ScalaRunTime").stringOf
+        each = [(partitions(scan), count) for scan, count in zip(scans, counts, strict=True)]
+        return tuple(text(found.apply(n).files()) for found, count in each for n in range(count))
 
-    return [str(count), *(in_one_call(jvm.root, texts, scan) if count else ())]
+    found = iter(in_one_call(jvm.root, texts, *scans) if any(counts) else ())
+    return [[str(count), *(next(found) for _ in range(count))] for count in counts]
 
 
-def _ready(jvm: Jvm, scan: Any, said: Callable[[Any], Any]) -> Any:
-    """Return what a function says of a scan whose subqueries have run."""
+def _ready(jvm: Jvm, scans: Sequence[Any], said: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Return what a function says of scans whose subqueries have run."""
 
-    def ready(_: Any, scan: Any) -> Any:
-        scan.prepare()
-        scan.waitForSubqueries()
-        return said(scan)
+    def ready(_: Any, *scans: Any) -> tuple[Any, ...]:
+        for scan in scans:
+            scan.prepare()
+            scan.waitForSubqueries()
+        return tuple(map(said, scans))
 
-    return in_one_call(jvm.root, ready, scan)
+    return in_one_call(jvm.root, ready, *scans) if scans else ()

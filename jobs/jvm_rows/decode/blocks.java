@@ -10,7 +10,7 @@ static final class Blocks extends Frames {
   private final scala.collection.Iterator input;
   private final int partition;
   private final byte[] header = new byte[HEADER_BYTES];
-  private Object block = null; // base object of the block at hand
+  private byte[] block = null; // the block at hand
   private long at = 0, left = 0; // its next byte, and how many there are
   private long number = 0, seen = 0; // blocks and rows so far
   private int magic = 0; // of the entry at hand
@@ -84,21 +84,11 @@ static final class Blocks extends Frames {
   /** Takes the next block; behind the last one, compares the sums and sets `ended`. */
   private void take() {
     if (!input.hasNext()) throw lost("the last block is missing, " + number + " came before it");
-    InternalRow given = (InternalRow) input.next();
-    if (given.isNullAt(0)) throw lost("a block is null");
-    if (given instanceof UnsafeRow && ((UnsafeRow) given).getBaseObject() instanceof byte[]) {
-      UnsafeRow row = (UnsafeRow) given; // its bytes stay until the next block is taken
-      long place = row.getLong(0);
-      block = row.getBaseObject();
-      at = row.getBaseOffset() + (place >>> 32);
-      left = place & 0xffffffffL;
-      if ((place >>> 32) + left > row.getSizeInBytes()) throw lost("a block is not in its row");
-    } else {
-      byte[] bytes = given.getBinary(0);
-      block = bytes;
-      at = Platform.BYTE_ARRAY_OFFSET;
-      left = bytes.length;
-    }
+    Object given = input.next();
+    if (given == null) throw lost("a block is null");
+    block = (byte[]) given;
+    at = Platform.BYTE_ARRAY_OFFSET;
+    left = block.length;
     if (left < HEADER_BYTES) throw lost("block of " + left + " bytes");
     long found = Platform.getLong(block, at);
     long flags = Platform.getLong(block, at + 8);

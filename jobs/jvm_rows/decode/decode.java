@@ -4,7 +4,7 @@
 // All files of this folder are one text. README.md says what Janino can compile.
 
 /** References: the kinds of all columns (kinds.py), the schema, a limit in bytes, and for frames in
-    files how to find them (files.py); without that, each input row is a block (blocks.py). */
+    files how to find them (files.py); without that, each input is a block, byte[] (blocks.py). */
 public Object generate(Object[] references) { return new Decode(references); }
 
 /** The iterator of one task. */

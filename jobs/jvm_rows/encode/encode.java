@@ -1,9 +1,10 @@
 // Body of a class that Spark compiles on its executors, see README.md: rows in, pages out.
 public Object generate(Object[] references) { return new Encode(references); }
 
-/** The state of one task. Yields rows (segment, data, extents); all data of a segment, in order,
-    then its extents; at the end the totals under segment -1. `written.py` has the layout. */
+/** The state of one task. Yields rows of one piece: all data of a segment, in order, then its
+    extents; at the end the totals. `written.py` has the layout. */
 static final class Encode extends org.apache.spark.sql.execution.BufferedRowIterator {
+  private static final int DATA = 0, EXTENTS = 1, TOTALS = 2; // kinds of pieces
   private static final int GATHERED = 128 << 10; // bytes of the rows that are encoded at a time
   private static final int LARGE = 16 << 10; // a row of this size is encoded where it is
   private static final int UNCOMPRESSED = 24 << 20; // a longer row: readers limit what inflates
@@ -94,14 +95,15 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
     owner = Thread.currentThread();
     while (!finished) {
       if (pages.any()) {
-        hand(segment, pages.take(), null);
+        hand(pages.take(), DATA);
         return;
       }
       if (!message.done()) message.write(pages, false);
       else if (flushing) flush();
       else if (sealed) {
         sealed = false;
-        hand(segment++, null, java.util.Arrays.copyOf(extents.data, extents.size));
+        hand(java.util.Arrays.copyOf(extents.data, extents.size), EXTENTS);
+        segment++;
         return;
       } else if (waiting != null) {
         UnsafeRow row = waiting;
@@ -119,18 +121,20 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
     }
   }
 
-  private void hand(int number, byte[] data, byte[] places) {
-    append(new org.apache.spark.sql.catalyst.expressions.GenericInternalRow(
-        new Object[] {Integer.valueOf(number), data, places}));
+  private void hand(byte[] piece, int kind) {
+    Platform.putInt(piece, Platform.BYTE_ARRAY_OFFSET, segment);
+    Platform.putInt(piece, Platform.BYTE_ARRAY_OFFSET + 4, kind);
+    append(new org.apache.spark.sql.catalyst.expressions.GenericInternalRow(new Object[] {piece}));
   }
 
   private void totals() {
     extents.clear();
+    extents.put8(0); // for the head
     long sum = 0;
     for (int k = 0; k < partitions; k++) sum += ordinals[k];
     extents.put8(sum);
     for (int k = 0; k < partitions; k++) extents.put8(ordinals[k]);
-    hand(-1, null, java.util.Arrays.copyOf(extents.data, extents.size));
+    hand(java.util.Arrays.copyOf(extents.data, extents.size), TOTALS);
   }
 
   private UnsafeRow unsafe(InternalRow row) {
@@ -165,7 +169,8 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
   private void startSegment() {
     written = begin = memory = 0;
     extents.clear();
-    extents.put8(0);
+    extents.put8(0); // for the head
+    extents.put8(0); // for `memory`
     flushing = true;
   }
 
@@ -196,7 +201,7 @@ static final class Encode extends org.apache.spark.sql.execution.BufferedRowIter
     if (partition == partitions) {
       pages.finish();
       held.clear();
-      Platform.putLong(extents.data, Platform.BYTE_ARRAY_OFFSET, memory);
+      Platform.putLong(extents.data, Platform.BYTE_ARRAY_OFFSET + Pages.HEAD, memory);
       flushing = false;
       sealed = true;
     } else if (held.left > 0) {

@@ -53,10 +53,11 @@ static final class Bytes {
 
 /** Pages of finished bytes, in order. The consumer takes them one by one. */
 static final class Pages {
+  static final int HEAD = 8; // the room before the bytes of a page
   private static final int PAGE = 256 << 10; // less than half of G1's smallest region
   private final java.util.ArrayDeque ready = new java.util.ArrayDeque();
   private byte[] page = new byte[PAGE];
-  private int size = 0;
+  private int size = HEAD;
 
   void put(byte[] from, int at, int length) {
     while (length > 0) {
@@ -68,14 +69,14 @@ static final class Pages {
       if (size == PAGE) {
         ready.add(page);
         page = new byte[PAGE];
-        size = 0;
+        size = HEAD;
       }
     }
   }
 
   void finish() {
-    if (size > 0) ready.add(java.util.Arrays.copyOf(page, size));
-    size = 0;
+    if (size > HEAD) ready.add(java.util.Arrays.copyOf(page, size));
+    size = HEAD;
   }
 
   boolean any() { return !ready.isEmpty(); }

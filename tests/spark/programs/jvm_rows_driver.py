@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from durable_shuffle import DurableShuffle, Settings
@@ -36,7 +35,7 @@ def main(root: str, folder: str) -> None:
             time.sleep(0.02)
 
     def gated(step: str, where: str) -> Any:
-        def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def pass_on(sent: Iterator[bytes]) -> Iterator[bytes]:
             from pathlib import Path
 
             from pyspark import TaskContext
@@ -45,8 +44,8 @@ def main(root: str, folder: str) -> None:
             first = task.attemptNumber() == 0 and task.partitionId() == VICTIM
             if task.partitionId() == VICTIM and not first:
                 Path(folder, f"{step}-again").touch()
-            for batch in batches:
-                yield batch
+            for each in sent:
+                yield each
                 if first and not Path(folder, step).exists() and any(Path(root).glob(where)):
                     wait(step)
 
@@ -57,7 +56,7 @@ def main(root: str, folder: str) -> None:
     def frames_function(tasks: Any) -> Any:
         write = whole(tasks)
         gate = gated("write", f"tests/*/segments/*/p{VICTIM:06d}-*.seg")
-        return lambda batches: write(gate(batches))
+        return lambda pieces: write(gate(pieces))
 
     classic.frames_function = frames_function
     spark = (

@@ -77,8 +77,7 @@ def frames(batch: pa.RecordBatch, compression: str, rows: int | None = None) -> 
 
 def blocks(found: Sequence[Frame | str], block_bytes: int = _BLOCK_BYTES) -> list[bytes]:
     """Return the blocks of a task."""
-    batches = blocks_of(iter(found), block_bytes=block_bytes)
-    return [block for batch in batches for block in batch.column(0).to_pylist()]
+    return list(blocks_of(iter(found), block_bytes=block_bytes))
 
 
 def schema_of(*kinds: DataType) -> StructType:

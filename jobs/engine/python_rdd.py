@@ -15,6 +15,8 @@ from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import elements_served, prepared_for_workers
 
 _PYTHON = "org.apache.spark.api.python."
+_AS_IN_SQL = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
+"""Spark SQL sets it for its Python workers. Workers are shared where all variables are equal."""
 
 
 def results_of_pieces(
@@ -81,7 +83,7 @@ def _python_rdd(
 
     def made(jvm: Any, rdd: Any, accumulator: Any) -> Any:
         variables = getattr(jvm, "java.util.HashMap")()
-        for key, value in environment.items():
+        for key, value in {**environment, **_AS_IN_SQL}.items():
             variables.put(key, value)
         code = getattr(jvm, f"{_PYTHON}SimplePythonFunction")(
             bytes(pickled),

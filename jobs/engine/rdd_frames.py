@@ -50,7 +50,6 @@ def with_durable_rows(
     jvm: Any = classes_of(session)
     plan = analyzed_plan(df)
     known = kept_order(session, plan) if ordered else 0
-    size = statistics(session, data_bytes=max(1, data_bytes), rows=row_count)
 
     def made(jvm: Any, java_session: Any, plan: Any, rdd: Any) -> Any:
         output = plan.output()
@@ -61,6 +60,7 @@ def with_durable_rows(
         else:
             partitioning = physical.UnknownPartitioning(partitions)
         order = plan.outputOrdering().take(known) if known else None
+        size = statistics(jvm, data_bytes=data_bytes, rows=row_count)
         leaf = logical_rdd(jvm, java_session, output, rdd, partitioning, size, order)
         return frame_of(jvm, java_session, leaf)
 
@@ -195,8 +195,8 @@ def logical_rdd(
     )
 
 
-def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: bool = False) -> Any:
-    """Return a Catalyst `Statistics`.
+def statistics(jvm: Any, *, data_bytes: int, rows: int, measured: bool = False) -> Any:
+    """Return a Catalyst `Statistics`; for a function of `in_one_call`.
 
     py4j turns every Scala BigInt into a Python number, so it cannot be passed as an argument.
     Instead, take Some(BigInt) from the row count of a `Range`, build the argument list inside the
@@ -207,17 +207,13 @@ def statistics(session: SparkSession, *, data_bytes: int, rows: int, measured: b
         measured: the rows are stored already. Spark then compares the bytes with
             `spark.sql.adaptive.autoBroadcastJoinThreshold`.
     """
+    ranges = module(jvm, "org.apache.spark.sql.catalyst.plans.logical.Range")
 
-    def made(jvm: Any) -> Any:
-        ranges = module(jvm, "org.apache.spark.sql.catalyst.plans.logical.Range")
+    def some(number: int) -> Any:
+        return ranges.apply(0, number, 1, 1).stats().rowCount()
 
-        def some(number: int) -> Any:
-            return ranges.apply(0, number, 1, 1).stats().rowCount()
-
-        name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
-        no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
-        arguments = appended(some(data_bytes).toList(), some(rows), no_columns, measured)
-        array = arguments.toArray(getattr(jvm, "scala.reflect.ClassTag").Any())
-        return getattr(jvm, "java.lang.Class").forName(name).getConstructors()[0].newInstance(array)
-
-    return in_one_call(classes_of(session), made)
+    name = "org.apache.spark.sql.catalyst.plans.logical.Statistics"
+    no_columns = module(jvm, "org.apache.spark.sql.catalyst.expressions.AttributeMap").empty()
+    arguments = appended(some(max(1, data_bytes)).toList(), some(rows), no_columns, measured)
+    array = arguments.toArray(getattr(jvm, "scala.reflect.ClassTag").Any())
+    return getattr(jvm, "java.lang.Class").forName(name).getConstructors()[0].newInstance(array)

@@ -52,6 +52,8 @@ class LogicalPlan:
         """Identity hash -> (an operator, the copy with other children, or leaf, in its place)."""
         self._leaves: dict[int, Any] = {}
         """Cut number -> the leaf that stands for it."""
+        self._sizes: dict[int, tuple[int, int]] = {}
+        """Cut number -> the bytes and rows with which it was placed."""
         self._whole: set[int] = set()
         """Numbers of the cuts that hold all rows of the operator that they replaced."""
         self.cut_of_rdd: dict[int, Cut] = {}
@@ -77,11 +79,12 @@ class LogicalPlan:
         given = [] if self._plan is None else [self._plan]
         return self._jvm.seen_of(planned, self._frame, *given, asked=OPERATORS)
 
-    def place(self, cut: Cut, root: Node) -> Placing:
-        """Let a cut stand for what it computes, with Spark's estimate of its size.
+    def place(self, cut: Cut, root: Node, size: tuple[int, int] | None) -> Placing:
+        """Let a cut stand for what it computes.
 
         Args:
             root: the newest physical plan.
+            size: bytes and rows of the cut, as for `sized`; None for Spark's estimate.
 
         Returns:
             "elsewhere" if the exchange is in a subquery, which Spark plans apart; "unknown" if
@@ -107,7 +110,8 @@ class LogicalPlan:
         def made(jvm: Any, context: Any, session: Any) -> tuple[Any, ...]:
             old, rdd = standing_for(jvm, replaced), context.emptyRDD().rdd()
             output = standing_for(jvm, above).output()
-            leaf = rdd_frames.logical_rdd(jvm, session, output, rdd, partitioning, old.stats())
+            stats = _measured(jvm, *size) if size and size[1] else old.stats()
+            leaf = rdd_frames.logical_rdd(jvm, session, output, rdd, partitioning, stats)
             if not whole:
                 scan = stored_scan(jvm, cut.node, rdd, partitioning)
                 leaf = _query_stage(jvm, leaf, _above(jvm, chain[:-1], scan))
@@ -117,6 +121,8 @@ class LogicalPlan:
         if not self._replace(replaced, leaf, its_number):
             return "unknown"
         self._leaves[cut.number] = leaf
+        if size and size[1]:
+            self._sizes[cut.number] = size
         if whole:
             self._whole.add(cut.number)
         return "placed"
@@ -124,7 +130,7 @@ class LogicalPlan:
     def sized(self, cut: Cut, *, data_bytes: int, rows: int) -> None:
         """Give a placed cut its true size. Without rows, drop what needs rows of it."""
         leaf = self._leaves.get(cut.number)
-        if leaf is None:
+        if leaf is None or self._sizes.get(cut.number) == (data_bytes, rows):
             return
         if not rows and cut.number in self._whole and self._drops_empty():
             empty = self._jvm.module("org.apache.spark.sql.catalyst.plans.logical.LocalRelation")
@@ -138,13 +144,11 @@ class LogicalPlan:
                 )
                 del self._leaves[cut.number]
             return
-        size = rdd_frames.statistics(
-            self._session, data_bytes=max(1, data_bytes), rows=rows, measured=True
-        )
 
         def made(jvm: Any, context: Any, session: Any) -> tuple[Any, ...]:
             old, rdd = standing_for(jvm, leaf), context.emptyRDD().rdd()
             stage = old if cut.number in self._whole else old.logicalPlan()
+            size = _measured(jvm, data_bytes, rows)
             given = stage.output(), rdd, stage.outputPartitioning(), size
             sized = rdd_frames.logical_rdd(jvm, session, *given)
             if cut.number not in self._whole:
@@ -257,6 +261,10 @@ class LogicalPlan:
         if not isinstance(operator, Held):
             return int(self._jvm.identity_hash(operator))
         return int(in_one_call(self._jvm.root, _hash_of, operator))
+
+
+def _measured(jvm: Any, data_bytes: int, rows: int) -> Any:
+    return rdd_frames.statistics(jvm, data_bytes=data_bytes, rows=rows, measured=True)
 
 
 def _every(operator: _Operator) -> Iterator[_Operator]:

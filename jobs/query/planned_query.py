@@ -73,6 +73,7 @@ from durable_shuffle.jobs.query.tree import (
     Node,
     Rebuilder,
     partitioning_over,
+    prepare,
     read_tree,
     rows_of,
     stored_scan,
@@ -89,11 +90,6 @@ _BOUNDS = "spark.durableShuffle.range.bounds"
 
 _HASHES_MAPS = {"spark.sql.legacy.allowHashOnMapType": "true"}
 """Spark's planner sorts the maps of a key, and hashes them; its analyzer refuses to hash maps."""
-
-
-def _prepare(_: Any, *plans: Any) -> None:
-    for plan in plans:
-        plan.prepare()
 
 
 class PlannedQuery:
@@ -184,7 +180,8 @@ class PlannedQuery:
         so this waits until one is."""
         for number, cut in list(self._started.items()):
             placed = number in self._placed
-            placing = "placed" if placed else self._logical.place(cut, self._root)
+            size = self._sizes.get(number)
+            placing = "placed" if placed else self._logical.place(cut, self._root, size)
             if placing == "placed":
                 self._placed.add(number)
             elif placing == "elsewhere":
@@ -320,7 +317,7 @@ class PlannedQuery:
         with catalyst.active(self._session), self._lock:
             found = [node.plan for piece in pieces for node in ready_broadcasts(piece)]
             if found:
-                in_one_call(self._jvm.root, _prepare, *found)
+                in_one_call(self._jvm.root, prepare, *found)
 
     def above(self, stored: Container[int]) -> PlanPiece:
         """Return the piece that yields the query's rows, given the cuts that are stored."""

@@ -228,6 +228,12 @@ def partitioning_over(jvm: Any, original: Any, partitions: int) -> Any:
     return physical.UnknownPartitioning(partitions)
 
 
+def prepare(_: Any, *plans: Any) -> None:
+    """Start what operators need before they run; for a function of `in_one_call`."""
+    for plan in plans:
+        plan.prepare()
+
+
 def rows_of(session: SparkSession, plan: Any, orders: int) -> tuple[DataFrame, Any, int, int]:
     """Return a DataFrame over the rows of a plan, its RDD, the RDD's id, and its partitions.
 

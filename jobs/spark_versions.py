@@ -111,15 +111,15 @@ def has_classic_package() -> bool:
 # -- the JVM
 
 
-def tags_of_session(java_session: Any) -> tuple[Any, ...]:
-    """Return texts of job tags, with commas, that Spark gives to an action of a classic session.
+def with_tags_of_session(tags: Any, java_session: Any) -> Any:
+    """Return a Scala Set of job tags with those that Spark gives to an action of a classic session.
 
-    None in 3.5.
+    There are none in 3.5.
     """
     if not has_classic_package():
-        return ()
-    mine = java_session.managedJobTags().get().values().mkString(",")
-    return java_session.sessionJobTag(), mine
+        return tags
+    own = getattr(tags, "$plus")(java_session.sessionJobTag())
+    return getattr(own, "$plus$plus")(java_session.managedJobTags().get().values().toSet())
 
 
 def session_over(spark: SparkSession, java_session: Any) -> SparkSession:

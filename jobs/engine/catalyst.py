@@ -33,7 +33,7 @@ from durable_shuffle.jobs.spark_versions import (
     argument_counts,
     session_over,
     sql_class,
-    tags_of_session,
+    with_tags_of_session,
 )
 
 T = TypeVar("T")
@@ -112,23 +112,23 @@ def with_properties(
     names = (_TAGS, *wanted)
     session = spark._jsparkSession  # noqa: SLF001
 
-    def present(_: Any, session: Any) -> tuple[Any, ...]:
+    def put(_: Any, session: Any) -> tuple[Any, ...]:
         context = session.sparkContext()
-        before = [context.getLocalProperty(name) for name in names]
-        return (*before, *tags_of_session(session))
+        before = tuple(context.getLocalProperty(name) for name in names)
+        tags = with_tags_of_session(context.getJobTags(), session)
+        for tag in more_tags:
+            tags = getattr(tags, "$plus")(tag)
+        context.setLocalProperty(_TAGS, tags.mkString(","))
+        _set_properties(wanted, _, session)
+        return before
 
-    def put(values: Sequence[str | None]) -> None:
-        in_one_call(jvm, partial(_set_properties, dict(zip(names, values, strict=True))), session)
-
-    found = in_one_call(jvm, present, session)
-    before, tags = found[: len(names)], {*more_tags, *",".join(found[len(names) :]).split(",")}
-    own = [*filter(None, (before[0] or "").split(","))]
-    put([",".join([*own, *sorted(tags.difference({"", *own}))]) or None, *wanted.values()])
+    before = in_one_call(jvm, put, session)
     try:
         yield
     finally:
         with suppress(Exception):  # of a stopped context; the first error counts
-            put(before)
+            values = dict(zip(names, before, strict=True))
+            in_one_call(jvm, partial(_set_properties, values), session)
 
 
 def _set_properties(values: Mapping[str, str | None], _: Any, session: Any) -> None:

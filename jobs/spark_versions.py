@@ -4,6 +4,7 @@ Every difference is decided by what is there, never by a version's number. Java 
 for all versions: they name no class that one of them lacks.
 """
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import DataType
 
-from durable_shuffle.jobs.in_one_call import now
+from durable_shuffle.jobs.in_one_call import in_one_call, now
 from durable_shuffle.serialization.errors import IncompatibleError
 
 try:
@@ -200,8 +201,18 @@ def argument_names(jvm: Any, product: Any) -> list[str]:
 @lru_cache(maxsize=64)
 def argument_counts(jvm: Any, name: str) -> tuple[int, ...]:
     """Return how many arguments each constructor of a class takes."""
-    constructors = getattr(jvm, "java.lang.Class").forName(name).getConstructors()
-    return tuple(int(constructor.getParameterCount()) for constructor in constructors)
+
+    def listed(jvm: Any) -> Any:
+        constructors = getattr(jvm, "java.lang.Class").forName(name).getConstructors()
+        return getattr(jvm, "org.apache.commons.lang3.ArrayUtils").toString(constructors)
+
+    return arities(str(in_one_call(jvm, listed)))
+
+
+def arities(constructors: str) -> tuple[int, ...]:
+    """Return the numbers of arguments of constructors, given as text."""
+    lists = re.findall(r"\(([^)]*)\)", constructors)
+    return tuple(len(types.split(",")) if types else 0 for types in lists)
 
 
 def newest_form(jvm: Any, name: str, *forms: Sequence[Any]) -> Any:

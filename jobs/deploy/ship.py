@@ -13,6 +13,7 @@ import zipfile
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
+from typing import Any, cast
 from weakref import WeakSet
 
 from pyspark import SparkContext
@@ -28,6 +29,8 @@ from durable_shuffle.jobs.deploy.running_code import (
     running_code,
     sources_besides,
 )
+from durable_shuffle.jobs.in_one_call import in_one_call
+from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import has_classic_package
 from durable_shuffle.serialization.errors import IncompatibleError
 
@@ -99,9 +102,19 @@ def ship(spark: SparkSession) -> None:
         return
     context = spark.sparkContext
     if context not in _SHIPPED:
-        if not any(code_in(f) for f in context.listFiles):
+        if not any(map(code_in, _files(context))):
             context.addPyFile(str(_archive(compiled=True)))
         _SHIPPED.add(context)
+
+
+def _files(context: SparkContext) -> list[str]:
+    """Return `context.listFiles` in one call; py4j ends each loop over a list with an error."""
+
+    def listed(_: Any, java_context: Any) -> Any:
+        return java_context.sc().listFiles().mkString("\n")
+
+    java_context = cast("Any", context)._jsc  # noqa: SLF001
+    return str(in_one_call(classes_of(context), listed, java_context)).split("\n")
 
 
 def _archive(*, compiled: bool) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.in_one_call import in_one_call
+from durable_shuffle.jobs.in_one_call import in_one_call, list_in
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import scala_iterator
 
@@ -73,13 +73,17 @@ def check_internals(spark: SparkSession, text: str) -> None:
     Raises:
         Py4JError: this Spark has other internals than expected.
     """
-    jvm: Any = classes_of(spark)
-    context = spark.sparkContext._jsc  # noqa: SLF001
-    _factory(jvm, context, _held(jvm, context, _code(jvm, text), _form_of_code(jvm)), [])
-    of_name = getattr(jvm, "java.lang.Class").forName
-    names = ("org.apache.spark.PartitionEvaluatorFactory", "scala.reflect.ClassTag")
-    classes = _array(jvm, "java.lang.Class", list(map(of_name, names)))
-    of_name("org.apache.spark.rdd.RDD").getMethod("mapPartitionsWithEvaluator", classes)
+    root: Any = classes_of(spark)
+    form = _form_of_code(root)
+
+    def look(jvm: Any, context: Any, code: Any) -> None:
+        _factory(jvm, context, _held(jvm, context, code, form), [])
+        of_name = getattr(jvm, "java.lang.Class").forName
+        names = ("org.apache.spark.PartitionEvaluatorFactory", "scala.reflect.ClassTag")
+        classes = _array(jvm, "java.lang.Class", list(map(of_name, names)))
+        of_name("org.apache.spark.rdd.RDD").getMethod("mapPartitionsWithEvaluator", classes)
+
+    in_one_call(root, look, spark.sparkContext._jsc, _code(root, text))  # noqa: SLF001
 
 
 def run_here(
@@ -92,16 +96,17 @@ def run_here(
     Raises:
         Py4JError: the text does not compile with this Spark, or fails.
     """
-    jvm: Any = classes_of(spark)
-    codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
-    made = codegen.CodeGenerator.compile(_code(jvm, text))._1()  # noqa: SLF001
-    iterator = invoke(spark, made, "generate", objects(jvm, references))
-    given = getattr(jvm, "java.util.ArrayList")()
-    for row in rows:
-        given.add(row)
-    waiting = scala_iterator(jvm, given.iterator())
-    inputs = _array(jvm, "scala.collection.Iterator", [waiting])
-    invoke(spark, iterator, "init", 0, inputs)
+    root: Any = classes_of(spark)
+
+    def ready(jvm: Any, code: Any) -> Any:
+        codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
+        made = codegen.CodeGenerator.compile(code)._1()  # noqa: SLF001
+        iterator = _invoke(jvm, made, "generate", objects(jvm, references))
+        waiting = scala_iterator(jvm, list_in(jvm, rows).iterator())
+        inputs = _array(jvm, "scala.collection.Iterator", [waiting])
+        return iterator, _invoke(jvm, iterator, "init", 0, inputs)
+
+    iterator, _ = in_one_call(root, ready, _code(root, text))
     while invoke(spark, iterator, "hasNext"):
         yield invoke(spark, iterator, "next")
 
@@ -111,18 +116,24 @@ def invoke(spark: SparkSession, on: Any, method: str, *arguments: Any) -> Any:
 
     py4j caches methods by the names of classes, and all generated classes have the same names.
     """
-    jvm: Any = classes_of(spark)
+    return in_one_call(classes_of(spark), lambda jvm, on: _invoke(jvm, on, method, *arguments), on)
+
+
+def _invoke(jvm: Any, on: Any, method: str, *arguments: Any) -> Any:
     methods = getattr(jvm, "org.apache.commons.lang3.reflect.MethodUtils")
     return methods.invokeMethod(on, method, objects(jvm, arguments))
 
 
 def generic_row(spark: SparkSession, values: Sequence[Any]) -> Any:
     """Return an internal row of the values; a str becomes Spark's own kind of text."""
-    jvm: Any = classes_of(spark)
-    text = getattr(jvm, "org.apache.spark.unsafe.types.UTF8String").fromString
-    given = [text(value) if isinstance(value, str) else value for value in values]
-    row = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")
-    return row(objects(jvm, given))
+
+    def made(jvm: Any) -> Any:
+        text = getattr(jvm, "org.apache.spark.unsafe.types.UTF8String").fromString
+        given = [text(value) if isinstance(value, str) else value for value in values]
+        row = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")
+        return row(objects(jvm, given))
+
+    return in_one_call(classes_of(spark), made)
 
 
 def java_schema(jvm: Any, schema: StructType) -> Any:
@@ -166,8 +177,12 @@ def _held(jvm: Any, context: Any, code: Any, form: str) -> Any:
 @lru_cache(maxsize=4)
 def _form_of_code(root: Any) -> str:
     """Return the class of the factory's first argument."""
-    constructor = getattr(root, "java.lang.Class").forName(_FACTORY).getConstructors()[0]
-    return str(constructor.getParameterTypes()[0].getName())
+
+    def form(jvm: Any) -> Any:
+        constructor = getattr(jvm, "java.lang.Class").forName(_FACTORY).getConstructors()[0]
+        return constructor.getParameterTypes()[0].getName()
+
+    return str(in_one_call(root, form))
 
 
 @lru_cache(maxsize=8)

@@ -6,6 +6,7 @@ anything is written.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,8 +14,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
+from durable_shuffle.jobs.in_one_call import in_one_call, list_in
 from durable_shuffle.jobs.java import classes_of
-from durable_shuffle.jobs.spark_versions import sql_class_name
+from durable_shuffle.jobs.spark_versions import arities, sql_class_name
 from durable_shuffle.serialization.errors import IncompatibleError
 
 _SQL = "org.apache.spark.sql."
@@ -67,51 +69,58 @@ def missing_internals(spark: SparkSession) -> list[str]:
     """Return one sentence per thing that this Spark lacks; empty if queries can be cut."""
     jvm: Any = classes_of(spark)
     missing: list[str] = []
-    classes: dict[str, Any] = {}
-    for name in {*_CONSTRUCTORS, *_METHODS, *_FIELDS}:
-        full = sql_class_name(name) if name in ("Dataset", "SparkSession") else _SQL + name
-        try:
-            classes[name] = getattr(jvm, "java.lang.Class").forName(full)
-        except JVM_ERRORS:
-            missing.append(f"no class {full}")
+    names = sorted({*_CONSTRUCTORS, *_METHODS, *_FIELDS})
+    try:
+        found = in_one_call(jvm, lambda jvm: tuple(_class(jvm, n) for n in names), fetch=False)
+        classes = dict(zip(names, found, strict=True))
+    except JVM_ERRORS:  # at least one is not there
+        classes = {}
+        for name in names:
+            try:
+                classes[name] = _class(jvm, name)
+            except JVM_ERRORS:
+                missing.append(f"no class {_full_name(name)}")
     made = [name for name in _CONSTRUCTORS if name in classes]
-    constructors = _listed(jvm, [classes[name].getConstructors() for name in made])
+    constructors = _listed(jvm, [classes[name] for name in made], "getConstructors")
     for name, text in zip(made, constructors, strict=True):
-        arities, has = _CONSTRUCTORS[name], _arities(text)
-        if not set(arities) & has:
-            missing.append(f"{name} takes {sorted(has)} arguments, expected one of {list(arities)}")
+        wanted, has = _CONSTRUCTORS[name], set(arities(text))
+        if not set(wanted) & has:
+            missing.append(f"{name} takes {sorted(has)} arguments, expected one of {list(wanted)}")
     present = [name for name in _METHODS if name in classes]
-    methods = _listed(jvm, [classes[name].getMethods() for name in present])
+    methods = _listed(jvm, [classes[name] for name in present], "getMethods")
     for name, text in zip(present, methods, strict=True):
         known = set(re.findall(r"([\w$]+)\(", text))
         missing += [f"{name} has no {method}()" for method in _METHODS[name] if method not in known]
     held = [name for name in _FIELDS if name in classes]
-    fields = _listed(jvm, [classes[name].getDeclaredFields() for name in held])
+    fields = _listed(jvm, [classes[name] for name in held], "getDeclaredFields")
     for name, text in zip(held, fields, strict=True):
         if not re.search(rf"\.{_FIELDS[name]}\b", text):
             missing.append(f"{name} has no field {_FIELDS[name]}")
     return sorted(missing)
 
 
-def _listed(jvm: Any, arrays: list[Any]) -> list[str]:
-    """Return each array of methods, constructors or fields as text, with one call to the JVM.
+def _full_name(name: str) -> str:
+    return sql_class_name(name) if name in ("Dataset", "SparkSession") else _SQL + name
 
-    There are thousands of methods, and each call takes a round trip. Each large reply waits another
-    40 ms for a delayed TCP acknowledgement.
+
+def _class(jvm: Any, name: str) -> Any:
+    return getattr(jvm, "java.lang.Class").forName(_full_name(name))
+
+
+def _listed(jvm: Any, classes: Sequence[Any], what: str) -> list[str]:
+    """Return the methods, constructors or fields of each class as text, with one call to the JVM.
+
+    Args:
+        what: the method of a class that lists them.
     """
-    if not arrays:
+    if not classes:
         return []
-    listed = getattr(jvm, "java.util.ArrayList")()
-    for array in arrays:
-        listed.add(array)
-    text = str(getattr(jvm, "org.apache.commons.lang3.ArrayUtils").toString(listed.toArray()))
-    return text.split("},{")
 
+    def text(jvm: Any, *classes: Any) -> Any:
+        listed = list_in(jvm, [getattr(one, what)() for one in classes])
+        return getattr(jvm, "org.apache.commons.lang3.ArrayUtils").toString(listed.toArray())
 
-def _arities(constructors: str) -> set[int]:
-    """Return the numbers of arguments of constructors, given as text."""
-    lists = re.findall(r"\(([^)]*)\)", constructors)
-    return {len(types.split(",")) if types else 0 for types in lists}
+    return str(in_one_call(jvm, text, *classes)).split("},{")
 
 
 def check_internals(spark: SparkSession) -> None:

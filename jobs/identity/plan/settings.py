@@ -199,10 +199,14 @@ def _hadoop_defaults(jvm: Jvm) -> Any:
     Variables such as ${user.name} are as they are.
     """
     if jvm.context not in _HADOOP_DEFAULTS:
-        plain = getattr(jvm.root, _CONFIGURATION)(False)  # noqa: FBT003
-        for of in ("core", "mapred", "yarn", "hdfs", "hdfs-rbf"):
-            plain.addResource(f"{of}-default.xml")
-        _HADOOP_DEFAULTS[jvm.context] = scala_iterator(jvm.root, plain.iterator()).toSet()
+
+        def defaults(root: Any) -> Any:
+            plain = getattr(root, _CONFIGURATION)(False)  # noqa: FBT003
+            for of in ("core", "mapred", "yarn", "hdfs", "hdfs-rbf"):
+                plain.addResource(f"{of}-default.xml")
+            return scala_iterator(root, plain.iterator()).toSet()
+
+        _HADOOP_DEFAULTS[jvm.context] = in_one_call(jvm.root, defaults)
     return _HADOOP_DEFAULTS[jvm.context]
 
 

@@ -4,7 +4,7 @@ import logging
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
@@ -215,8 +215,9 @@ class ClassicEngine(Engine):
         """Return the JVM's RDD of the frames that it makes of the rows, in pieces."""
         assert planned.kinds is not None
         how = encoding_of(tasks.stage, tasks.settings, planned.kinds)
-        with catalyst.active(planned.df.sparkSession):
-            df = cast("ClassicFrame", planned.df)
+        df = cast("ClassicFrame", planned.df)
+        # rows that are there already need no session to be planned
+        with catalyst.active(df.sparkSession) if planned.rows is None else nullcontext():
             return pieces_of_rows(df, how, planned.place, planned.rows)
 
     def store_pieces(self, pieces: Any, function: PiecesFunction, job: MapJob) -> list[MapResult]:

@@ -30,7 +30,6 @@ from durable_shuffle.jobs.query.cuts import (
     cut_plan,
     only_stored,
     operators,
-    ready_broadcasts,
     result_top,
     scans_of,
     schema_of,
@@ -312,12 +311,10 @@ class PlannedQuery:
     def _grouping_settings(self) -> dict[str, str]:
         return grouping_settings(self.spark, is_far=self._stages.store.is_far)
 
-    def start_broadcasts(self, pieces: Sequence[PlanPiece]) -> None:
-        """Start the broadcasts that read no stored stage, so that they run beside map sides."""
+    def start_broadcasts(self, broadcasts: Sequence[Node]) -> None:
+        """Start broadcasts of `ready_broadcasts`, so that they run beside map sides."""
         with catalyst.active(self._session), self._lock:
-            found = [node.plan for piece in pieces for node in ready_broadcasts(piece)]
-            if found:
-                in_one_call(self._jvm.root, prepare, *found)
+            in_one_call(self._jvm.root, prepare, *(node.plan for node in broadcasts))
 
     def above(self, stored: Container[int]) -> PlanPiece:
         """Return the piece that yields the query's rows, given the cuts that are stored."""

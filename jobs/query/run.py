@@ -22,7 +22,7 @@ from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
 from durable_shuffle.jobs.query.at_risk import AtRisk
 from durable_shuffle.jobs.query.cut_work import CutWork
-from durable_shuffle.jobs.query.cuts import Cut, PlanPiece
+from durable_shuffle.jobs.query.cuts import Cut, PlanPiece, ready_broadcasts
 from durable_shuffle.jobs.query.native_stage import NativeStage, Source, sizes_of
 from durable_shuffle.jobs.query.planned_query import PlannedQuery
 from durable_shuffle.jobs.query.sealed_cuts import Known, SealedCuts
@@ -172,13 +172,15 @@ class QueryRun:
         ready = [cut for cut in waiting if self._is_ready(cut)]
         running = list(self._running.values())
         starting = self._query.starting(ready, running)
+        pieces = [cut.piece for cut in starting]
+        if starting and not self._query.joins():
+            pieces += [*(cut.piece for cut in waiting), self._query.above(self.stored)]
+        found = {node.id: node for piece in pieces for node in ready_broadcasts(piece)}
+        broadcasts = list(found.values())
         # with other settings the scans below a broadcast would be split differently
-        if starting and self._query.conf == self._engine.planning_settings():
-            certain = [] if self._query.joins() else [cut.piece for cut in waiting]
-            if not self._query.joins():
-                certain.append(self._query.above(self.stored))
+        if broadcasts and self._query.conf == self._engine.planning_settings():
             with self._engine.described("durable_shuffle: broadcasts"):
-                self._query.start_broadcasts([*(cut.piece for cut in starting), *certain])
+                self._query.start_broadcasts(broadcasts)
         for cut in starting:
             self._submit(pool, cut)
 

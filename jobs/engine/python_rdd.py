@@ -58,7 +58,8 @@ def blocks_of_tasks(
 ) -> Any:
     """Return the JVM's RDD of the bytes, byte[], that a function yields for each task's number."""
 
-    def of_task(number: int, _: Iterator[bytes]) -> Iterator[bytes]:
+    def of_task(number: int, nothing: Iterator[bytes]) -> Iterator[bytes]:
+        assert not list(nothing)  # Spark ends a worker that has not read its input to the end
         return function(number)
 
     nothing = context._jsc.parallelize(java_list(classes_of(context), ()), tasks)  # noqa: SLF001

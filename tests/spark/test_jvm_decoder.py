@@ -3,6 +3,7 @@
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -62,6 +63,22 @@ def read(session: SparkSession, schema: StructType, parts: Bodies) -> DataFrame:
     empty = cast("ClassicFrame", session.createDataFrame([], schema))
     output = empty._jdf.queryExecution().analyzed().output()
     return rdd_frames.from_rdd(session, output, rdd)
+
+
+def test_workers_that_send_blocks_live_on(session: SparkSession, tmp_path: Path) -> None:
+    """A new one takes a second to import what it needs."""
+    folder = str(tmp_path)
+
+    def send(_: int) -> Iterator[bytes]:
+        import os
+        from pathlib import Path
+
+        Path(folder, str(os.getpid())).touch()
+        yield b"block"
+
+    for _ in range(3):
+        assert blocks_of_tasks(session.sparkContext, send, 1).count() == 1
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def shown(table: pa.Table) -> list[list[str]]:

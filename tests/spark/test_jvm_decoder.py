@@ -76,9 +76,9 @@ def test_workers_that_send_blocks_live_on(session: SparkSession, tmp_path: Path)
         Path(folder, str(os.getpid())).touch()
         yield b"block"
 
-    for _ in range(3):
+    for _ in range(6):
         assert blocks_of_tasks(session.sparkContext, send, 1).count() == 1
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) <= 2, "at most one worker per core"
 
 
 def shown(table: pa.Table) -> list[list[str]]:

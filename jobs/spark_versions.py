@@ -85,7 +85,7 @@ def elements_served(served: Sequence[Any], serializer: Serializer) -> list[Any]:
         served: port, or the path of a socket, and secret.
     """
     found: Any = _load_from_socket(served, serializer)
-    if not hasattr(found, "__enter__"):  # before 4.3
+    if not hasattr(found, "__enter__"):  # before 4.2
         return list(found)
     with found as elements:
         return list(elements)

@@ -4,6 +4,7 @@
 of a short query. Bytes need no plan. Spark's RDDs of Python pass them as they are.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def blocks_of_tasks(
     """Return the JVM's RDD of the bytes, byte[], that a function yields for each task's number."""
 
     def of_task(number: int, nothing: Iterator[bytes]) -> Iterator[bytes]:
-        assert not list(nothing)  # Spark ends a worker that has not read its input to the end
+        deque(nothing, maxlen=0)  # Spark ends a worker that has not read its input to the end
         return function(number)
 
     nothing = context._jsc.parallelize(java_list(classes_of(context), ()), tasks)  # noqa: SLF001

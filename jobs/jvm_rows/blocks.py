@@ -1,12 +1,11 @@
 """Worker side of the read: checked frames, as they are stored, in blocks for the Java decoder.
 
-Each block begins with its number and its flags, u64 both. The
-bytes behind that, of all blocks of a task, are one stream of frames, cut anywhere. In the stream
-each frame is a magic number, u32, its rows, u32, and the bytes of its body, u64; then the body. An
-entry of the same form with another magic number and no rows says, in UTF-8, where the frames behind
-it are stored: errors of the decoder name it. The
-last block has flag 1 and states how many frames and rows there were, u64 both. So Java notices if
-blocks are lost, doubled or out of order on the way (`decode/decode.java`).
+Each block begins with its number and its flags, u64 both. The bytes behind that, of all blocks of a
+task, are one stream of frames, cut anywhere. In the stream each frame is a magic number, u32, its
+rows, u32, and the bytes of its body, u64; then the body. An entry of the same form with another
+magic number and no rows says, in UTF-8, where the frames behind it are stored: errors of the
+decoder name it. The last block has flag 1 and states how many frames and rows there were, u64 both.
+So Java notices if blocks are lost, doubled or out of order on the way (`decode/blocks.java`).
 
 Blocks are short, because Spark's JVM allocates each as one array. Arrays of half a MiB or more
 are a burden for its garbage collector.

@@ -9,6 +9,7 @@ code chooses the methods. (The technique is promise pipelining: Liskov and Shrir
 import base64
 import json
 import logging
+import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable
@@ -167,6 +168,9 @@ def compiled_in_driver(
 ) -> Any | None:
     """Return a new object of a class that is compiled in the driver's JVM.
 
+    Each compiled class has a name of its own: py4j keeps methods by the names of classes, and would
+    call those of an earlier class of the same name.
+
     Args:
         root: from `classes_of`.
         package: has the file with the class's Java text.
@@ -180,8 +184,10 @@ def compiled_in_driver(
         compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
         parent = getattr(root, "java.lang.Class").forName(_TREE).getClassLoader()
         compiler.setParentClassLoader(parent)
-        compiler.cook(files(package).joinpath(file).read_text(encoding="utf-8"))
-        return ready(compiler.getClassLoader().loadClass(name).newInstance())
+        own_name = f"{name}_{getattr(root, 'java.lang.System').nanoTime()}"
+        text = files(package).joinpath(file).read_text(encoding="utf-8")
+        compiler.cook(re.sub(rf"\b{name}\b", own_name, text))
+        return ready(compiler.getClassLoader().loadClass(own_name).newInstance())
     except Exception as error:  # noqa: BLE001 - a JVM that ends, another Janino, no Janino
         _LOG.info("the JVM is asked call by call, which is slow: %s", named_text_of(error))
         return None

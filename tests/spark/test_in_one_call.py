@@ -11,7 +11,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs import in_one_call as module
+from durable_shuffle.jobs.identity.jvm import document as document_module
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, to_seq
+from durable_shuffle.jobs.identity.jvm.document import EVERYTHING, writer
 from durable_shuffle.jobs.in_one_call import (
     Held,
     in_one_call,
@@ -55,6 +57,22 @@ def root(
     if request.param == "call by call":
         monkeypatch.setattr(module, "runner_of", lambda _: None)
     return classes_of(spark)
+
+
+def test_a_class_that_is_compiled_again_in_one_jvm_is_called(spark: SparkSession) -> None:
+    """py4j keeps methods by the names of classes: two of one name would get each other's."""
+    classes = classes_of(spark)
+    for compiled in (module._compiled, document_module._compiled):
+        for _ in range(2):
+            compiled.cache_clear()
+            plan = in_one_call(classes, lambda jvm: getattr(jvm, "java.lang.Object")())
+            written = in_one_call(
+                classes,
+                lambda _, writer, one: writer.apply(one, EVERYTHING).get(0),
+                writer(classes),
+                plan,
+            )
+            assert "java.lang.Object" in written
 
 
 def test_values_are_those_of_single_calls(

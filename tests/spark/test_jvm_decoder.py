@@ -66,7 +66,7 @@ def read(session: SparkSession, schema: StructType, parts: Bodies) -> DataFrame:
 
 
 def test_workers_that_send_blocks_live_on(session: SparkSession, tmp_path: Path) -> None:
-    """A new one takes a second to import what it needs."""
+    """A new one takes a second to import what it needs. Spark takes the one idle the longest."""
     folder = str(tmp_path)
 
     def send(_: int) -> Iterator[bytes]:
@@ -78,7 +78,9 @@ def test_workers_that_send_blocks_live_on(session: SparkSession, tmp_path: Path)
 
     for _ in range(6):
         assert blocks_of_tasks(session.sparkContext, send, 1).count() == 1
-    assert len(list(tmp_path.iterdir())) <= 2, "at most one worker per core"
+    workers = [path.name for path in tmp_path.iterdir()]
+    assert workers
+    assert all(Path("/proc", worker).exists() for worker in workers)
 
 
 def shown(table: pa.Table) -> list[list[str]]:

@@ -1,8 +1,8 @@
 // Makes a list of calls one after the other, in one call from Python; see in_one_call.py.
 public final class ListOfCalls {
-  /** A longer answer than py4j's buffer takes 40 ms: its last packet waits for the others. */
-  private static final int MOST_CHARACTERS = 8000;
+  private static final int CHARACTERS_OF_A_PACKET = 8000;
 
+  private py4j.GatewayServer server;
   private py4j.Gateway gateway;
   private final py4j.reflection.ReflectionEngine engine = new py4j.reflection.ReflectionEngine();
   private final com.fasterxml.jackson.databind.ObjectMapper json =
@@ -10,29 +10,45 @@ public final class ListOfCalls {
 
   /** Makes what `run` returns known to a server of py4j. */
   public Object of(py4j.GatewayServer server) {
+    this.server = server;
     gateway = server.getGateway();
     return this;
   }
 
   /**
-   * Returns the wanted values: a single object as it is, else a JSON list; see `shortened`. An object
-   * in it is {"of": as py4j names it}, or {"at": its number in a list}, whose name is the last value.
+   * Returns the wanted values: a single object as it is, else a JSON list. An object in it is
+   * {"of": as py4j names it}, or {"at": its number in a list}, whose name is the last value. The last
+   * calls of the script are made in any case.
    */
   public Object run(String script, Object a, Object b, Object c, Object d, Object e, Object f,
       Object g, Object h, Object i, Object j, Object k, Object l) throws Throwable {
     Object[] given = {a, b, c, d, e, f, g, h, i, j, k, l};
     java.util.List steps = (java.util.List) json.readValue(script, java.util.List.class);
     java.util.List values = new java.util.ArrayList();
-    int count = steps.size() - 2;
-    for (int n = 0; n < count; n++) {
-      try {
-        values.add(made((java.util.List) steps.get(n), given, values));
-      } catch (Throwable error) {
-        throw own(error);
-      }
+    int count = steps.size() - 3, last = ((Integer) steps.get(count)).intValue();
+    boolean each = ((Boolean) steps.get(count + 2)).booleanValue();
+    try {
+      for (int n = 0; n < last; n++) values.add(made((java.util.List) steps.get(n), given, values));
+    } catch (Throwable error) {
+      end(steps, last, count, given, values);
+      throw own(error);
     }
-    boolean each = ((Boolean) steps.get(count + 1)).booleanValue();
-    return wanted((java.util.List) steps.get(count), each, given, values);
+    end(steps, last, count, given, values);
+    return wanted((java.util.List) steps.get(count + 1), each, given, values);
+  }
+
+  /** Makes the last calls of a script. If they fail, nothing is said. */
+  private void end(java.util.List steps, int last, int count, Object[] given, java.util.List values) {
+    while (values.size() < last) values.add(null);
+    for (int n = last; n < count; n++) {
+      Object found = null;
+      try {
+        found = made((java.util.List) steps.get(n), given, values);
+      } catch (Throwable error) {
+        // of a context that was stopped, for example
+      }
+      values.add(found);
+    }
   }
 
   private Object made(java.util.List step, Object[] given, java.util.List values) throws Throwable {
@@ -81,29 +97,23 @@ public final class ListOfCalls {
       written.add(one);
     }
     if (!each) written.add(named(found));
-    return shortened(json.writeValueAsString(written));
+    String text = json.writeValueAsString(written);
+    if (text.length() > CHARACTERS_OF_A_PACKET) sendPacketsAtOnce();
+    return text;
   }
 
   private String named(Object one) { return gateway.getReturnObject(one).getCommandPart(); }
 
-  /**
-   * Returns a long text compressed, behind "z"; if that is long, too, "p", the name of a list with the
-   * rest in parts, how many these are, and the first part.
-   */
-  private String shortened(String text) throws Exception {
-    if (text.length() <= MOST_CHARACTERS) return text;
-    java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
-    java.util.zip.Deflater fast = new java.util.zip.Deflater(3);
-    java.util.zip.DeflaterOutputStream packed = new java.util.zip.DeflaterOutputStream(bytes, fast);
-    packed.write(text.getBytes("UTF-8"));
-    packed.close();
-    fast.end();
-    String packedText = java.util.Base64.getEncoder().encodeToString(bytes.toByteArray());
-    if (packedText.length() <= MOST_CHARACTERS) return "z" + packedText;
-    java.util.List rest = new java.util.ArrayList();
-    for (int i = MOST_CHARACTERS; i < packedText.length(); i += MOST_CHARACTERS)
-      rest.add(packedText.substring(i, Math.min(packedText.length(), i + MOST_CHARACTERS)));
-    return "p" + named(rest) + " " + rest.size() + " " + packedText.substring(0, MOST_CHARACTERS);
+  /** Without this, the last packet of a long answer waits 40 ms for the others to be confirmed. */
+  private void sendPacketsAtOnce() {
+    try {
+      Object known = org.apache.commons.lang3.reflect.FieldUtils.readField(server, "connections", true);
+      Object[] connections = ((java.util.List) known).toArray();
+      for (int n = 0; n < connections.length; n++)
+        ((py4j.Py4JServerConnection) connections[n]).getSocket().setTcpNoDelay(true);
+    } catch (Exception error) {
+      // another py4j, or a connection that ends: the answer comes late
+    }
   }
 
   private static boolean isPlain(Object value) {

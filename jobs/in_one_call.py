@@ -11,8 +11,9 @@ import json
 import logging
 import re
 import threading
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any
@@ -28,6 +29,22 @@ _MOST_OBJECTS = 12
 _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 _ARRAY = "java.lang.reflect.Array"
 _compiling = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Something that is different during calls, and how it gets what it was before."""
+
+    enter: Callable[..., Any]
+    leave: Callable[..., None]
+    objects: tuple[Any, ...]
+
+
+class _Around(threading.local):
+    changes: tuple[_Change, ...] = ()
+
+
+_around = _Around()
 
 
 class Held:
@@ -68,31 +85,70 @@ def in_one_call(root: Any, work: Callable[..., Any], *objects: Any, fetch: bool 
     if runner is None:
         return _plainly(work(root, *objects))
     calls = _Calls(root)
-    wanted = work(_Names(calls, "", root), *map(calls.later, objects))
+    names = _Names(calls, "", root)
+    changed = [change.enter(names, *map(calls.later, change.objects)) for change in _around.changes]
+    wanted = work(names, *map(calls.later, objects))
     each = wanted if isinstance(wanted, tuple) else (wanted,)
-    numbers = list(map(calls.written, each))
-    steps = [*calls.steps, numbers, fetch]
+    numbers, last = list(map(calls.written, each)), len(calls.steps)
+    for change, before in reversed(list(zip(_around.changes, changed, strict=True))):
+        change.leave(names, before, *map(calls.later, change.objects))
+    steps = [*calls.steps, last, numbers, fetch]
     padding = [None] * (_MOST_OBJECTS - len(calls.objects))
     found = runner.run(json.dumps(steps, allow_nan=False), *calls.objects, *padding)
     if not isinstance(found, str):
         values = [found]
     else:
         client = runner._gateway_client  # noqa: SLF001
-        values = json.loads(_whole(found, client))
+        values = json.loads(found)
         held = None if fetch else _named(values.pop(), client)
         values = [_object_in(one, held, client) for one in values]
     return tuple(values) if isinstance(wanted, tuple) else values[0]
 
 
-def _whole(text: str, client: Any) -> str:
-    """Return the JSON text that may have been shortened, which takes a call per part."""
-    if text.startswith("["):
-        return text
-    if text.startswith("p"):
-        name, count, first = text[1:].split(" ", 2)
-        parts = _named(name, client)
-        text = "".join(["z", first, *(parts.get(n) for n in range(int(count)))])
-    return zlib.decompress(base64.b64decode(text[1:])).decode()
+@contextmanager
+def during(
+    root: Any,
+    enter: Callable[..., Any],
+    leave: Callable[..., None],
+    *objects: Any,
+    calls_only: bool = False,
+) -> Iterator[None]:
+    """Change something of the JVM, such as a property of its thread, while a block is open.
+
+    Args:
+        root: from `classes_of`.
+        enter: a function as `in_one_call` takes it.
+        leave: the same; it takes what `enter` returned before the objects. It is called in any
+            case. If it fails, nothing is raised: the context was stopped.
+        objects: of the JVM.
+        calls_only: change it for each `in_one_call` of this thread, inside that call. This takes no
+            call of its own, and nothing else sees the change: no call of Spark's API.
+    """
+    if calls_only and runner_of(root) is not None:
+        before = _around.changes
+        _around.changes = *before, _Change(enter, leave, objects)
+        try:
+            yield
+        finally:
+            _around.changes = before
+        return
+    with _nothing_around():
+        found = in_one_call(root, enter, *objects)
+    try:
+        yield
+    finally:
+        with suppress(Exception), _nothing_around():
+            in_one_call(root, lambda jvm, *objects: leave(jvm, found, *objects), *objects)
+
+
+@contextmanager
+def _nothing_around() -> Iterator[None]:
+    """What is around a call would take back what the call changes."""
+    before, _around.changes = _around.changes, ()
+    try:
+        yield
+    finally:
+        _around.changes = before
 
 
 def _named(name: str, client: Any) -> Any:

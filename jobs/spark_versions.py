@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
 
+from pyspark import SparkContext
 from pyspark.cloudpickle import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.serializers import Serializer
+from pyspark.serializers import CloudPickleSerializer, Serializer
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import DataType
@@ -25,10 +26,8 @@ try:
     from pyspark.core.rdd import (
         Partitioner,
         PipelinedRDD,
+        _prepare_for_python_RDD,
         portable_hash,
-    )
-    from pyspark.core.rdd import (
-        _prepare_for_python_RDD as prepared_for_workers,
     )
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
@@ -41,10 +40,8 @@ except ImportError:  # PySpark 3.5
     from pyspark.rdd import (  # type: ignore[import-not-found, no-redef]
         Partitioner,
         PipelinedRDD,
+        _prepare_for_python_RDD,
         portable_hash,
-    )
-    from pyspark.rdd import (  # type: ignore[no-redef]
-        _prepare_for_python_RDD as prepared_for_workers,
     )
     from pyspark.sql import DataFrame as ClassicFrame  # type: ignore[assignment]
 
@@ -52,13 +49,14 @@ except ImportError:  # PySpark 3.5
 
 _OF_CONTEXT = ("_sc", "_jsc", "_jvm", "_profiler_collector")
 """Attributes of PySpark's sessions that are the same for all sessions of a context."""
+_SHORT_COMMAND = 1 << 16
+"""Bytes; Spark broadcasts those above 1 MiB, unless it is told otherwise."""
 __all__ = [
     "ClassicFrame",
     "Partitioner",
     "PipelinedRDD",
     "broadcasts",
     "portable_hash",
-    "prepared_for_workers",
 ]
 
 # -- Python
@@ -76,6 +74,21 @@ def reductions() -> Any:
 def types_named(*names: str) -> tuple[type[DataType], ...]:
     """Return the classes of column types that this PySpark has, of these names."""
     return tuple(getattr(spark_types, name) for name in names if hasattr(spark_types, name))
+
+
+def prepared_for_workers(context: SparkContext, command: object) -> tuple[Any, ...]:
+    """Return a pickled command, the broadcasts of the JVM that it needs, the variables of the
+    workers' environment, and the files that they load.
+
+    Spark's own function takes three calls to ask from which length on a command is broadcast.
+    """
+    pickled = cast("Any", CloudPickleSerializer)().dumps(command)
+    if len(pickled) > _SHORT_COMMAND:
+        return _prepare_for_python_RDD(context, command)
+    needed: Any = context._pickled_broadcast_vars  # noqa: SLF001
+    broadcasts = [one._jbroadcast for one in needed]  # noqa: SLF001
+    needed.clear()
+    return pickled, broadcasts, context.environment, context._python_includes  # noqa: SLF001
 
 
 def elements_served(served: Sequence[Any], serializer: Serializer) -> list[Any]:

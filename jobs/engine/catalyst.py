@@ -4,9 +4,10 @@ Strategy: plan the map side on a clone of the user's session without adaptive ex
 user's session keeps its settings. The read side is in `rdd_frames.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
 from py4j.clientserver import ClientServer
@@ -26,7 +27,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     plan_of,
     to_seq,
 )
-from durable_shuffle.jobs.in_one_call import in_one_call, now, or_none
+from durable_shuffle.jobs.in_one_call import during, in_one_call, now, or_none
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import ClassicFrame as DataFrame
 from durable_shuffle.jobs.spark_versions import (
@@ -51,21 +52,29 @@ def planning_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSessi
 
 
 def planned_apart(
-    df: DataFrame, conf: Mapping[str, str], asked: Callable[[Any, Any], tuple[Any, ...]]
-) -> tuple[DataFrame, Any, tuple[Any, ...]]:
+    df: DataFrame, conf: Mapping[str, str], asked: Callable[..., Sequence[Sequence[Any]]]
+) -> tuple[DataFrame, Any, list[list[Any]]]:
     """Return the same analysed query on a new `planning_session`, its analyzed plan, and what a
-    function asks of the user's session and the new one in the same call."""
-    spark = df.sparkSession
+    function asks of the user's session and the new one in the same call.
+
+    Args:
+        asked: takes the JVM and both sessions, returns groups of answers.
+    """
+    spark, sizes = df.sparkSession, list[int]()
 
     def planned(jvm: Any, java_session: Any, frame: Any) -> tuple[Any, ...]:
         session = _clone(conf, jvm, java_session)
         made = frame_of(jvm, session, plan_of(frame))
-        return session, made, plan_of(made), *asked(java_session, session)
+        groups = asked(jvm, java_session, session)
+        sizes[:] = map(len, groups)
+        return session, made, plan_of(made), *chain(*groups)
 
     session, made, plan, *told = in_one_call(
         *(classes_of(spark), planned, spark._jsparkSession, df._jdf)  # noqa: SLF001
     )
-    return DataFrame(made, session_over(spark, session)), plan, tuple(told)
+    answers = iter(told)
+    groups = [list(islice(answers, size)) for size in sizes]
+    return DataFrame(made, session_over(spark, session)), plan, groups
 
 
 def _clone(conf: Mapping[str, str], _: Any, java_session: Any) -> Any:
@@ -76,10 +85,12 @@ def _clone(conf: Mapping[str, str], _: Any, java_session: Any) -> Any:
     return made
 
 
-@contextmanager
-def active(session: SparkSession) -> Iterator[None]:
-    """Make `session` the active session of this thread; restore the previous one at the end."""
-    jvm: Any = classes_of(session)
+def active(session: SparkSession, *, calls_only: bool = False) -> AbstractContextManager[None]:
+    """Make `session` the active session of this thread; restore the previous one at the end.
+
+    Args:
+        calls_only: as for `during`.
+    """
 
     def enter(jvm: Any, java_session: Any) -> Any:
         sessions = sql_class(jvm, "SparkSession")
@@ -87,54 +98,49 @@ def active(session: SparkSession) -> Iterator[None]:
         sessions.setActiveSession(java_session)
         return before
 
-    before = in_one_call(jvm, enter, session._jsparkSession)  # noqa: SLF001
-    try:
-        yield
-    finally:
-        sessions = sql_class(jvm, "SparkSession")
-        if before is None:
-            sessions.clearActiveSession()
-        else:
-            sessions.setActiveSession(before)
+    def leave(jvm: Any, before: Any, _: Any) -> None:
+        sql_class(jvm, "SparkSession").setActiveSession(before)
+
+    java_session = session._jsparkSession  # noqa: SLF001
+    return during(classes_of(session), enter, leave, java_session, calls_only=calls_only)
 
 
-@contextmanager
 def with_properties(
-    spark: SparkSession, wanted: Mapping[str, str], more_tags: Sequence[str] = ()
-) -> Iterator[None]:
+    spark: SparkSession,
+    wanted: Mapping[str, str],
+    more_tags: Sequence[str] = (),
+    *,
+    calls_only: bool = False,
+) -> AbstractContextManager[None]:
     """Set local properties of this thread for the jobs that run meanwhile, then the old ones.
 
     The jobs get the tags that Spark gives to an action of the session, and more. So `interruptAll`,
     `interruptTag` and `interruptOperation` cancel them, too. Threads that inherit local properties
     inherit the tags.
-    """
-    jvm: Any = classes_of(spark)
-    names = (_TAGS, *wanted)
-    session = spark._jsparkSession  # noqa: SLF001
 
-    def put(_: Any, session: Any) -> tuple[Any, ...]:
+    Args:
+        calls_only: as for `during`.
+    """
+    names = (_TAGS, *wanted)
+
+    def enter(_: Any, session: Any) -> tuple[Any, ...]:
         context = session.sparkContext()
         before = tuple(context.getLocalProperty(name) for name in names)
         tags = with_tags_of_session(context.getJobTags(), session)
         for tag in more_tags:
             tags = getattr(tags, "$plus")(tag)
         context.setLocalProperty(_TAGS, tags.mkString(","))
-        _set_properties(wanted, _, session)
+        for name, value in wanted.items():
+            context.setLocalProperty(name, value)
         return before
 
-    before = in_one_call(jvm, put, session)
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # of a stopped context; the first error counts
-            values = dict(zip(names, before, strict=True))
-            in_one_call(jvm, partial(_set_properties, values), session)
+    def leave(_: Any, before: tuple[Any, ...], session: Any) -> None:
+        context = session.sparkContext()
+        for name, value in zip(names, before, strict=True):
+            context.setLocalProperty(name, value)
 
-
-def _set_properties(values: Mapping[str, str | None], _: Any, session: Any) -> None:
-    context = session.sparkContext()
-    for name, value in values.items():
-        context.setLocalProperty(name, value)
+    java_session = spark._jsparkSession  # noqa: SLF001
+    return during(classes_of(spark), enter, leave, java_session, calls_only=calls_only)
 
 
 def inherited(spark: SparkSession) -> Callable[[Callable[[], T]], Callable[[], T]]:

@@ -4,14 +4,14 @@ import logging
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import pyarrow as pa
 from pyspark import SparkContext
-from pyspark.serializers import NoOpSerializer, Serializer
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -159,7 +159,7 @@ class ClassicEngine(Engine):
         if kinds is None:
             shaped = catalyst.narrow_decimals(catalyst.with_unique_fields(shaped))
         shaped = catalyst.on_session(shaped, session)
-        with self.cutting_files_by(conf):
+        with self.cutting_files_by(conf, split_settings(self._spark)):
             return Planned(
                 shaped if kinds is not None else rdd_frames.counted_to_the_end(shaped),
                 catalyst.partition_count(shaped),
@@ -216,26 +216,29 @@ class ClassicEngine(Engine):
         assert planned.kinds is not None
         how = encoding_of(tasks.stage, tasks.settings, planned.kinds)
         df = cast("ClassicFrame", planned.df)
-        # rows that are there already need no session to be planned
-        with catalyst.active(df.sparkSession) if planned.rows is None else nullcontext():
+        with catalyst.active(df.sparkSession, calls_only=True):
             return pieces_of_rows(df, how, planned.place, planned.rows)
 
     def store_pieces(self, pieces: Any, function: PiecesFunction, job: MapJob) -> list[MapResult]:
         """Store what `pieces` returned; see `run`."""
         context = self._spark.sparkContext
-        tasks = results_of_pieces(context, pieces, function)
-        return [map_result(row) for row in self._collected(tasks, context.serializer, job)]
+        with self._running(job):
+            rows = results_of_pieces(context, pieces, function, job.producers)
+        return list(map(map_result, rows))
 
     def run(self, planned: Planned, function: ArrowFunction, job: MapJob) -> list[MapResult]:
         with catalyst.active(planned.df.sparkSession):  # operators of a query's piece bind to it
             tasks: Any = planned.df.mapInArrow(function, _result_schema()).rdd
-        rows = self._collected(tasks._jrdd, tasks._jrdd_deserializer, job)  # noqa: SLF001
+        given = tasks._jrdd, job.producers, tasks._jrdd_deserializer  # noqa: SLF001
+        with self._running(job):
+            rows = collected(self._spark.sparkContext, *given)
         return [map_result(row.asDict()) for row in rows]
 
-    def _collected(self, tasks: Any, serializer: Serializer, job: MapJob) -> list[Any]:
-        context = self._spark.sparkContext
-        with starting(context, job), self.described(job.label):
-            return collected(context, tasks, job.producers, serializer)
+    @contextmanager
+    def _running(self, job: MapJob) -> Iterator[None]:
+        stored = storing(self._spark, job.label, calls_only=True)
+        with starting(self._spark.sparkContext, job), stored:
+            yield
 
     def attempted_again(self, spark_stages: Collection[int]) -> bool:
         if not spark_stages:
@@ -263,7 +266,11 @@ class ClassicEngine(Engine):
 
     def _read(self, df: DataFrame, schema: StructType, back: ReadBack) -> DataFrame:
         session = catalyst.planning_session(self._spark, {})
-        rdd = self.stored_rdd(session, back.stored, schema)
+
+        def stored(jvm: Any) -> Any:
+            return self.stored_rdd(jvm, session, back.stored, schema)
+
+        rdd = in_one_call(classes_of(session), stored)
         frame = rdd_frames.with_durable_rows(
             cast("ClassicFrame", df),
             rdd,
@@ -281,17 +288,23 @@ class ClassicEngine(Engine):
         switches = ("spark.sql.adaptive.enabled", _COALESCE_PARTITIONS)
         return all(conf.get(switch) == "true" for switch in switches)
 
-    def stored_rdd(self, session: SparkSession, stored: StoredRows, schema: StructType) -> Any:
+    def stored_rdd(
+        self, jvm: Any, session: SparkSession, stored: StoredRows, schema: StructType
+    ) -> Any:
         """Return Spark's RDD of internal rows over stored rows, one partition per task.
 
         Args:
+            jvm: the JVM, or what stands for it in a function of `in_one_call`.
             schema: columns c0, c1, … as they are stored.
         """
         if stored.blocks is None or self.kinds_in_jvm(schema) is None:
             rows = rows_of_tasks(session, stored.rows, stored.tasks, schema)
-            return catalyst.java_rows(cast("ClassicFrame", rows))
+            of_frame = cast("ClassicFrame", rows)._jdf  # noqa: SLF001
+            return in_one_call(
+                *(classes_of(session), lambda _, frame: frame.queryExecution().toRdd(), of_frame)
+            )
         if stored.files is not None:
-            return rows_of_files(session, stored.files, schema, _stored_schema(schema))
+            return rows_of_files(jvm, session, stored.files, schema, _stored_schema(schema))
         blocks = blocks_of_tasks(self._spark.sparkContext, stored.blocks, stored.tasks)
         return rows_of_blocks(session, blocks, schema, _stored_schema(schema))
 
@@ -301,13 +314,17 @@ class ClassicEngine(Engine):
     def described(self, label: str) -> AbstractContextManager[None]:
         return storing(self._spark, label)
 
-    def cutting_files_by(self, conf: Mapping[str, str]) -> AbstractContextManager[None]:
+    def cutting_files_by(
+        self, conf: Mapping[str, str], now: Mapping[str, str]
+    ) -> AbstractContextManager[None]:
         """Set the user's session to these split settings while a plan is made, then restore it.
 
         A file scan uses the settings of the session that made its DataFrame, not of the session
         that plans it. Settings that already have the wanted value are not touched.
+
+        Args:
+            now: the session's split settings.
         """
-        now = split_settings(self._spark)
         wanted = {key: value for key, value in conf.items() if now.get(key) != value}
         return session_settings(self._spark, wanted)
 
@@ -332,17 +349,20 @@ def _stored_schema(schema: StructType) -> pa.Schema:
 
 
 @contextmanager
-def storing(spark: SparkSession, label: str) -> Iterator[None]:
+def storing(spark: SparkSession, label: str, *, calls_only: bool = False) -> Iterator[None]:
     """Show `label` in Spark's UI for the jobs that run meanwhile; make workers check their code.
 
     Spark cancels these jobs as it cancels the session's own.
+
+    Args:
+        calls_only: as for `during`.
 
     Raises:
         IncompatibleError: a worker runs other code than the driver.
     """
     wanted = {"spark.job.description": label, CHECKED: "1"}
     try:
-        with catalyst.with_properties(spark, wanted):
+        with catalyst.with_properties(spark, wanted, calls_only=calls_only):
             yield
     except JVM_ERRORS as error:
         ours = _INCOMPATIBLE.search(str(error))

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.serializers import NoOpSerializer, Serializer
 
-from durable_shuffle.jobs.in_one_call import in_one_call, java_list, list_in
+from durable_shuffle.jobs.in_one_call import in_one_call, list_in
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import elements_served, prepared_for_workers
 
@@ -21,9 +21,12 @@ _AS_IN_SQL = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
 
 
 def results_of_pieces(
-    context: SparkContext, pieces: Any, function: Callable[[Iterator[bytes]], Iterator[Any]]
-) -> Any:
-    """Return the JVM's JavaRDD of what a function yields for each partition, pickled.
+    context: SparkContext,
+    pieces: Any,
+    function: Callable[[Iterator[bytes]], Iterator[Any]],
+    partitions: Sequence[int],
+) -> list[Any]:
+    """Run a function over partitions of an RDD and return what it yields.
 
     Args:
         pieces: the JVM's RDD of byte[].
@@ -32,7 +35,9 @@ def results_of_pieces(
     def of_task(_: int, pieces: Iterator[bytes]) -> Iterator[Any]:
         return function(pieces)
 
-    return _python_rdd(context, pieces, of_task, context.serializer)
+    rdd = _python_rdd(context, of_task, context.serializer)
+    given = pieces, context._javaAccumulator  # noqa: SLF001
+    return _collected(context, partitions, context.serializer, rdd, *given)
 
 
 def collected(
@@ -44,13 +49,24 @@ def collected(
         rdd: the JVM's JavaRDD of byte[].
         serializer: makes elements of the bytes.
     """
+    return _collected(context, partitions, serializer, lambda _, rdd: rdd, rdd)
 
-    def ran(jvm: Any, java_context: Any, rdd: Any) -> tuple[Any, Any]:
+
+def _collected(
+    context: SparkContext,
+    partitions: Sequence[int],
+    serializer: Serializer,
+    rdd: Callable[..., Any],
+    *objects: Any,
+) -> list[Any]:
+    """Like `collected`, of the RDD that a function of `in_one_call` returns."""
+
+    def ran(jvm: Any, java_context: Any, *objects: Any) -> tuple[Any, Any]:
         run = getattr(jvm, f"{_PYTHON}PythonRDD").runJob
-        served = run(java_context.sc(), rdd, list_in(jvm, partitions))
+        served = run(java_context.sc(), rdd(jvm, *objects), list_in(jvm, partitions))
         return served[0], served[1]
 
-    served = in_one_call(classes_of(context), ran, context._jsc, rdd)  # noqa: SLF001
+    served = in_one_call(classes_of(context), ran, context._jsc, *objects)  # noqa: SLF001
     return elements_served(served, serializer)
 
 
@@ -63,20 +79,26 @@ def blocks_of_tasks(
         deque(nothing, maxlen=0)  # Spark ends a worker that has not read its input to the end
         return function(number)
 
-    nothing = context._jsc.parallelize(java_list(classes_of(context), ()), tasks)  # noqa: SLF001
-    return _python_rdd(context, nothing.rdd(), of_task, NoOpSerializer()).rdd()
+    rdd = _python_rdd(context, of_task, NoOpSerializer())
+
+    def made(jvm: Any, java_context: Any, accumulator: Any) -> Any:
+        nothing = java_context.parallelize(list_in(jvm, ()), tasks).rdd()
+        return rdd(jvm, nothing, accumulator).rdd()
+
+    given = context._jsc, context._javaAccumulator  # noqa: SLF001
+    return in_one_call(classes_of(context), made, *given)
 
 
 def _python_rdd(
     context: SparkContext,
-    rdd: Any,
     function: Callable[[int, Iterator[bytes]], Iterator[Any]],
     yields: Serializer,
-) -> Any:
-    """Return the JVM's JavaRDD of what a function yields for each partition of an RDD.
+) -> Callable[[Any, Any, Any], Any]:
+    """Return a function of `in_one_call` that makes the JavaRDD of what `function` yields.
+
+    It takes the JVM's RDD of byte[], and the context's accumulator.
 
     Args:
-        rdd: of the JVM, of byte[].
         function: takes the number of a partition and its elements. Runs in a Python worker.
         yields: makes bytes of what the function yields.
     """
@@ -98,5 +120,4 @@ def _python_rdd(
         )
         return getattr(jvm, f"{_PYTHON}PythonRDD")(rdd, code, False, False).asJavaRDD()  # noqa: FBT003
 
-    accumulator = context._javaAccumulator  # noqa: SLF001
-    return in_one_call(classes_of(context), made, rdd, accumulator)
+    return made

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.in_one_call import in_one_call, list_in
+from durable_shuffle.jobs.in_one_call import in_one_call, list_in, standing_for
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import scala_iterator
 
@@ -51,20 +51,32 @@ def compiled(
     Raises:
         Py4JError: this Spark has no such class or another constructor.
     """
-    root: Any = classes_of(spark)
-    code, form = _code(root, text), _form_of_code(root)
 
-    def made(jvm: Any, context: Any, code: Any, *objects: Any) -> Any:
-        rdd, references = given(jvm, context.sc(), *objects)
-        row_class = getattr(jvm, "scala.reflect.ClassTag").apply(
-            getattr(jvm, "java.lang.Class").forName(_INTERNAL_ROW)
-        )
-        factory = _factory(jvm, context, _held(jvm, context, code, form), references)
-        rows = rdd.mapPartitionsWithEvaluator(factory, row_class)
+    def made(jvm: Any, *objects: Any) -> Any:
+        rows = compiled_in(jvm, spark, text, given, *objects)
         return rows if finish is None else finish(jvm, rows, *objects)
 
+    return in_one_call(classes_of(spark), made, *objects)
+
+
+def compiled_in(
+    jvm: Any,
+    spark: SparkSession,
+    text: str,
+    given: Callable[..., tuple[Any, Sequence[Any]]],
+    *objects: Any,
+) -> Any:
+    """Like `compiled`, for a function of `in_one_call`."""
+    root: Any = classes_of(spark)
+    form = _form_of_code(root)
     java_context = spark.sparkContext._jsc  # noqa: SLF001
-    return in_one_call(root, made, java_context, code, *objects)
+    context, code = standing_for(jvm, java_context), standing_for(jvm, _code(root, text))
+    rdd, references = given(jvm, context.sc(), *objects)
+    row_class = getattr(jvm, "scala.reflect.ClassTag").apply(
+        getattr(jvm, "java.lang.Class").forName(_INTERNAL_ROW)
+    )
+    factory = _factory(jvm, context, _held(jvm, context, code, form), references)
+    return rdd.mapPartitionsWithEvaluator(factory, row_class)
 
 
 def check_internals(spark: SparkSession, text: str) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.jvm_rows.compiled import compiled
+from durable_shuffle.jobs.jvm_rows.compiled import compiled_in
 from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
 from durable_shuffle.recovery.skew import Read
 from durable_shuffle.serialization.frames import MAX_RECORD_BYTES
@@ -96,9 +96,10 @@ def folder_of(storage: Storage) -> str | None:
 
 
 def rows_of_files(
-    session: SparkSession, files: StoredFiles, schema: StructType, stored: pa.Schema
+    jvm: Any, session: SparkSession, files: StoredFiles, schema: StructType, stored: pa.Schema
 ) -> Any:
-    """Return the JVM RDD of internal rows of a stored stage, one partition per task.
+    """Return the JVM RDD of internal rows of a stored stage, one partition per task; for a function
+    of `in_one_call`.
 
     Rows are as valid as those of `rows_of_blocks`. A failing task raises the errors of a Python
     worker: a PythonException whose text names our error and the object.
@@ -120,4 +121,4 @@ def rows_of_files(
         numbers = context.range(0, files.tasks, 1, files.tasks)
         return numbers, [*decoder_references(jvm, schema, stored), facts]
 
-    return compiled(session, decoder_text(), given)
+    return compiled_in(jvm, session, decoder_text(), given)

@@ -15,7 +15,7 @@ from durable_shuffle.jobs.identity.jvm.deep import deep_plans
 from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, walked, with_cached
 from durable_shuffle.jobs.identity.plan.leaves import QueryRows
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
-from durable_shuffle.jobs.identity.plan.settings import settings_digest
+from durable_shuffle.jobs.identity.plan.settings import Settings
 from durable_shuffle.jobs.query.cuts import Cut, operators
 from durable_shuffle.jobs.query.piece_walk import PieceWalk, Scans
 from durable_shuffle.jobs.query.tree import Node
@@ -28,8 +28,8 @@ class CutIdentities:
 
     Args:
         name: of the query's stages.
-        df: the query as the user wrote it, on the user's session.
-        planned: the same on the planning session.
+        settings: of the user's session.
+        planned: the query on the planning session.
         analyzed: the analyzed plan of that.
         version: of the inputs, as the user gave it.
     """
@@ -40,7 +40,7 @@ class CutIdentities:
         jvm: Jvm,
         engine: ClassicEngine,
         stages: StageRunner,
-        df: DataFrame,
+        settings: Settings,
         planned: DataFrame,
         analyzed: Any,
         version: str | None,
@@ -48,7 +48,7 @@ class CutIdentities:
         self._name = name
         self._jvm, self._engine, self._stages = jvm, engine, stages
         self._planned, self._analyzed, self._version = planned, analyzed, version
-        self._settings = settings_digest(jvm, df)
+        self._settings = settings
         self._known: dict[int, StageIdentity] = {}
         self._whole_digest: str | None = None
 

@@ -5,7 +5,7 @@ and cuts. One piece feeds each cut; the last piece yields the query's rows.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -291,9 +291,10 @@ def schema_of(plan: Any) -> StructType:
 
 
 def union_is_zipped(node: Node) -> bool:
-    """Return True if a union joins its children's partitions one to one."""
-    name = simple_name(class_name(node.partitioning))
-    return name != "UnknownPartitioning"
+    """Return True for a union that joins its children's partitions one to one."""
+    if node.name != "UnionExec":
+        return False
+    return simple_name(class_name(node.partitioning)) != "UnknownPartitioning"
 
 
 def result_top(last: PlanPiece) -> Node | None:
@@ -326,6 +327,14 @@ def exchange_title(cut: Cut) -> str:
     """Return kind, partitions and columns of a cut, for people."""
     names = [field.name for field in schema_of(cut.node.plan)]
     return stage_title(cut.exchange.kind, cut.exchange.partitions, names)
+
+
+def sites_of(cut: Cut, native: Container[int]) -> dict[bool, list[int]]:
+    """Return the sites of a cut's piece that read what Spark runs itself (True), and others."""
+    sites: dict[bool, list[int]] = {False: [], True: []}
+    for site, one in cut.piece.sites.items():
+        sites[one.number in native].append(site)
+    return sites
 
 
 def scans_of(cut: Cut) -> list[Node]:

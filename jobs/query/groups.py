@@ -4,10 +4,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from durable_shuffle.jobs.in_one_call import in_one_call
-from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.query.cuts import PlanPiece, read_alike, union_is_zipped
 from durable_shuffle.jobs.query.native_stage import (
     NativeStage,
@@ -49,22 +45,23 @@ Reads = tuple[Read, ...]
 """Task number -> what the task reads of one stage."""
 
 
-def grouping_settings(spark: SparkSession, *, is_far: bool) -> dict[str, str]:
-    """Return the settings of grouping with their current values; Spark's switches count.
+def asked_grouping(jvm: Any, session: Any) -> tuple[Any, ...]:
+    """Ask a session for what `grouping_settings` takes; for a function of `in_one_call`."""
+    values = [session.conf().get(name) for name in (*_SWITCHES, *_SIZES)]
+    bytes_of = getattr(jvm, "org.apache.spark.network.util.JavaUtils").byteStringAsBytes
+    sizes = [bytes_of(value) for value in values[len(_SWITCHES) :]]
+    return session.sparkContext().defaultParallelism(), *values[: len(_SWITCHES)], *sizes
+
+
+def grouping_settings(asked: Sequence[Any], *, is_far: bool) -> dict[str, str]:
+    """Return the settings of grouping; Spark's switches count.
 
     Args:
+        asked: from `asked_grouping`.
         is_far: whether a request to the storage takes long, as on all but a folder.
     """
     turns = _TURNS_FAR if is_far else _TURNS
-
-    def asked(jvm: Any, session: Any) -> tuple[Any, ...]:
-        values = [session.conf().get(name) for name in (*_SWITCHES, *_SIZES)]
-        bytes_of = getattr(jvm, "org.apache.spark.network.util.JavaUtils").byteStringAsBytes
-        sizes = [bytes_of(value) for value in values[len(_SWITCHES) :]]
-        return session.sparkContext().defaultParallelism(), *values[: len(_SWITCHES)], *sizes
-
-    java_session = spark._jsparkSession  # noqa: SLF001
-    cores, *found = in_one_call(classes_of(spark), asked, java_session)
+    cores, *found = asked
     joins, rebalances, skews, factor, adapts = found[: len(_SWITCHES)]
     least, advisory = map(str, found[len(_SWITCHES) :])
     tasks = turns * cores
@@ -124,6 +121,12 @@ def site_reads(
             reads |= dict.fromkeys(alike, groups)
             reads |= _divided(piece, sources, sizes, groups, conf)
     return reads
+
+
+def divided(number: int, reads: Reads) -> str:
+    """Say that several tasks read a partition of an exchange."""
+    shared = ", ".join(map(str, sorted({read[0] for read in reads if len(read) > 2})))
+    return f"exchange {number}: several tasks read partition {shared}, because of skew"
 
 
 def is_divided(reads: Reads) -> bool:

@@ -8,7 +8,7 @@ two plans. A started stage stays as it is: nothing below it is planned again.
 Source: `AdaptiveSparkPlanExec.replaceWithQueryStagesInLogicalPlan` of Apache Spark.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -19,7 +19,7 @@ from durable_shuffle.jobs.engine import rdd_frames
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, conf_values, items, module, to_seq
 from durable_shuffle.jobs.identity.jvm.document import OPERATORS, TREE_ALONE
 from durable_shuffle.jobs.in_one_call import Held, in_one_call, standing_for, text_of
-from durable_shuffle.jobs.query.cuts import Cut
+from durable_shuffle.jobs.query.cuts import Cut, scans_of
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, path_to, stored_scan
 
 Placing = Literal["placed", "elsewhere", "unknown"]
@@ -103,8 +103,6 @@ class LogicalPlan:
             return "unknown"
         replaced = self._newest(link)
         above, partitioning = chain[0].plan, cut.node.partitioning
-        if not in_one_call(self._jvm.root, _has_columns_of, above, replaced):
-            return "unknown"
         whole = len(chain) == 1
 
         def made(jvm: Any, context: Any, session: Any) -> tuple[Any, ...]:
@@ -115,10 +113,11 @@ class LogicalPlan:
             if not whole:
                 scan = stored_scan(jvm, cut.node, rdd, partitioning)
                 leaf = _query_stage(jvm, leaf, _above(jvm, chain[:-1], scan))
-            return leaf, rdd.id(), _hash_of(jvm, leaf)
+            same = standing_for(jvm, above).outputSet().equals(old.outputSet())
+            return leaf, rdd.id(), _hash_of(jvm, leaf), same
 
-        leaf, its_number = self._stand_in(cut, made)
-        if not self._replace(replaced, leaf, its_number):
+        leaf, its_number, has_columns = self._stand_in(cut, made)
+        if not has_columns or not self._replace(replaced, leaf, its_number):
             return "unknown"
         self._leaves[cut.number] = leaf
         if size and size[1]:
@@ -133,10 +132,13 @@ class LogicalPlan:
         if leaf is None or self._sizes.get(cut.number) == (data_bytes, rows):
             return
         if not rows and cut.number in self._whole and self._drops_empty():
-            empty = self._jvm.module("org.apache.spark.sql.catalyst.plans.logical.LocalRelation")
-            relation = in_one_call(self._jvm.root, lambda _, one: one.output(), leaf)
-            relation = empty.apply(relation)
-            if self._replace(leaf, relation, self._hash(relation)):
+
+            def emptied(jvm: Any, leaf: Any) -> tuple[Any, Any]:
+                empty = module(jvm, "org.apache.spark.sql.catalyst.plans.logical.LocalRelation")
+                relation = empty.apply(leaf.output())
+                return relation, _hash_of(jvm, relation)
+
+            if self._replace(leaf, *in_one_call(self._jvm.root, emptied, leaf)):
                 self._becomes(
                     self._read(
                         self._jvm.seen_of(_without_empty, self._root.object, asked=TREE_ALONE)
@@ -153,9 +155,9 @@ class LogicalPlan:
             sized = rdd_frames.logical_rdd(jvm, session, *given)
             if cut.number not in self._whole:
                 sized = _query_stage(jvm, sized, old.physicalPlan())
-            return sized, rdd.id(), _hash_of(jvm, sized)
+            return sized, rdd.id(), _hash_of(jvm, sized), None
 
-        sized, its_number = self._stand_in(cut, made)
+        sized, its_number, _ = self._stand_in(cut, made)
         if self._replace(leaf, sized, its_number):
             self._leaves[cut.number] = sized
 
@@ -164,20 +166,20 @@ class LogicalPlan:
         excluded = conf_values(self._jvm.root, java_session, [], [_EXCLUDED])[_EXCLUDED]
         return "AQEPropagateEmptyRelation" not in (excluded or "")
 
-    def _stand_in(self, cut: Cut, made: Callable[..., tuple[Any, ...]]) -> tuple[Any, int]:
-        """Return a new leaf and its hash.
+    def _stand_in(self, cut: Cut, made: Callable[..., tuple[Any, ...]]) -> tuple[Any, int, Any]:
+        """Return a new leaf, its hash, and what else `made` says.
 
         It is over a new RDD, by which the cut is recognised in the next physical plan. Two leaves
         over the same RDD would be equal for Spark, whatever their sizes.
 
         Args:
-            made: returns the leaf, the RDD's id, and the leaf's hash.
+            made: returns the leaf, the RDD's id, the leaf's hash, and more.
         """
         session = cast("Any", self._session)
         java = session.sparkContext._jsc, session._jsparkSession  # noqa: SLF001
-        leaf, number, its_hash = in_one_call(self._jvm.root, made, *java, fetch=False)
+        leaf, number, its_hash, more = in_one_call(self._jvm.root, made, *java, fetch=False)
         self.cut_of_rdd[number] = cut
-        return leaf, its_hash
+        return leaf, its_hash, more
 
     def _links_to(self, node: Node, number: int, link: Any) -> bool:
         own = _link(node)
@@ -199,10 +201,7 @@ class LogicalPlan:
             its_number: the leaf's hash.
         """
         number = self._hash(old)
-        every = [one for one in _every(self._root) if one.number == number]
-        found = {id(one) for one in every if self._is_same(one.object, old)}
-        if not found:
-            return False
+        found = {id(one): one for one in _every(self._root) if one.number == number}
         leaf, above = _Operator(new, its_number, []), list[_Operator]()
 
         def copied(jvm: Any) -> tuple[Any, ...]:
@@ -223,9 +222,18 @@ class LogicalPlan:
 
             above.clear()
             over(self._root)
-            return *copies, *(_hash_of(jvm, copy) for copy in copies)
+            wanted = standing_for(jvm, old)
+            same = (wanted.fastEquals(standing_for(jvm, one.object)) for one in found.values())
+            return *same, *copies, *(_hash_of(jvm, copy) for copy in copies)
 
-        made = in_one_call(self._jvm.root, copied, fetch=False)
+        made: Sequence[Any] = ()
+        is_same: Sequence[bool] = [False]
+        while found and not all(is_same):  # equal hashes are rarely those of different operators
+            answers = in_one_call(self._jvm.root, copied, fetch=False)
+            is_same, made = answers[: len(found)], answers[len(found) :]
+            found = {key: found[key] for key, is_it in zip(found, is_same, strict=True) if is_it}
+        if not found:
+            return False
         copies = dict(zip(map(id, above), made, strict=False))
         numbers = dict(zip(map(id, above), made[len(above) :], strict=True))
 
@@ -281,10 +289,6 @@ def _hash_of(jvm: Any, operator: Any) -> Any:
     return getattr(jvm, "java.lang.System").identityHashCode(operator)
 
 
-def _has_columns_of(_: Any, one: Any, other: Any) -> Any:
-    return one.outputSet().equals(other.outputSet())
-
-
 def _without_empty(jvm: Any, plan: Any) -> Any:
     """Return a logical plan without what needs rows of an empty relation."""
     propagate = module(jvm, _OPTIMIZER + "PropagateEmptyRelation")
@@ -319,6 +323,20 @@ def estimated_bytes(jvm: Jvm, nodes: Sequence[Node]) -> list[int]:
 
     found = iter(in_one_call(jvm.root, asked, *known) if known else ())
     return [0 if link is None else int(next(found)) for link in links]
+
+
+def input_bytes(jvm: Jvm, cut: Cut, known: Mapping[int, int]) -> list[int]:
+    """Return the bytes of each table and stage that the map side of a cut reads.
+
+    Args:
+        known: cut number -> bytes of its stage; for the others Spark's estimates count.
+    """
+    scans, below = scans_of(cut), cut.piece.cuts
+    nodes = [one.node for one in below if one.number not in known]
+    found = iter(estimated_bytes(jvm, [*scans, *nodes]))
+    return [next(found) for _ in scans] + [
+        known[one.number] if one.number in known else next(found) for one in below
+    ]
 
 
 def _link(node: Node) -> Any | None:

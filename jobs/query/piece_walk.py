@@ -17,7 +17,7 @@ from durable_shuffle.jobs.identity.jvm.document import PHYSICAL
 from durable_shuffle.jobs.identity.plan.catalyst_walk import CatalystWalk
 from durable_shuffle.jobs.identity.plan.files import Place, is_known_index, printed_listings, usable
 from durable_shuffle.jobs.identity.plan.functions import PlanFunctions
-from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves
+from durable_shuffle.jobs.identity.plan.leaves import KnownRdds, PlanLeaves, SessionSettings
 from durable_shuffle.jobs.identity.tables import iceberg
 from durable_shuffle.jobs.query.tree import WRAPPERS, Node, read_tree
 
@@ -138,6 +138,7 @@ class Scans:
         texts = printed_listings(jvm, places)
         self.printed = {id(of[1]): text for of, text in zip(places, texts, strict=True)}
         """Identity of a list of filters -> the listing with them."""
+        self.settings: SessionSettings = {}
 
     def filters(self, jvm: Jvm, scan: Any) -> list[Any]:
         """Return the filters by which a scan leaves files out."""
@@ -154,7 +155,7 @@ class _PhysicalLeaves(PlanLeaves):
 
     def __init__(self, walk: PieceWalk, known: KnownRdds, scans: Scans) -> None:
         super().__init__(walk, known)
-        self._scans, self.printed = scans, scans.printed
+        self._scans, self.printed, self._settings = scans, scans.printed, scans.settings
         self.hidden = False
         """True if the piece scans a V2 source, which may hide the filters pushed into it."""
         walk.handlers |= {

@@ -7,6 +7,7 @@ pieces share operators.
 
 import threading
 from collections.abc import Collection, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -14,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle.jobs.engine import catalyst, rdd_frames
 from durable_shuffle.jobs.engine.arrow_schema import narrow_schema
-from durable_shuffle.jobs.engine.classic import ClassicEngine
+from durable_shuffle.jobs.engine.classic import ClassicEngine, storing
 from durable_shuffle.jobs.engine.engine import Planned
 from durable_shuffle.jobs.engine.tasks import stored_rows
 from durable_shuffle.jobs.engine.transfer import transfer_settings
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, query_execution
-from durable_shuffle.jobs.identity.plan.settings import plan_splits
+from durable_shuffle.jobs.identity.plan.settings import asked_settings, digest_of, plan_splits
 from durable_shuffle.jobs.in_one_call import in_one_call, object_of
 from durable_shuffle.jobs.query.cut_identity import CutIdentities
 from durable_shuffle.jobs.query.cuts import (
@@ -33,12 +34,15 @@ from durable_shuffle.jobs.query.cuts import (
     result_top,
     scans_of,
     schema_of,
+    sites_of,
     storable,
     union_is_zipped,
 )
 from durable_shuffle.jobs.query.distinct_groups import PlannedAlike, numbers_groups
 from durable_shuffle.jobs.query.groups import (
     Reads,
+    asked_grouping,
+    divided,
     grouping_settings,
     is_divided,
     site_reads,
@@ -49,6 +53,7 @@ from durable_shuffle.jobs.query.logical import (
     adaptive_settings,
     adapts,
     estimated_bytes,
+    input_bytes,
 )
 from durable_shuffle.jobs.query.native_stage import (
     NativeStage,
@@ -102,21 +107,35 @@ class PlannedQuery:
         stages: StageRunner,
         version: str | None,
         conf: Mapping[str, str],
+        current: Mapping[str, str],
     ) -> None:
+        """Plan under the split settings `conf`; the session has `current`."""
         self.spark: SparkSession = df.sparkSession
         self.name = name
         self.engine, self._stages = engine, stages
-        self.conf = dict(conf)
+        self.conf, self.current = dict(conf), current
         self._lock = threading.RLock()
-        planned, analyzed, told = catalyst.planned_apart(
-            cast("ClassicFrame", df), conf, adaptive_settings
-        )
-        self._session = planned.sparkSession
         self._jvm = Jvm(self.spark.sparkContext)
+        settings = asked_settings(self._jvm)
+
+        def asked(jvm: Any, users: Any, planning: Any) -> Sequence[Sequence[Any]]:
+            return (
+                adaptive_settings(users, planning),
+                asked_grouping(jvm, users),
+                settings(jvm, users),
+            )
+
+        planned, analyzed, (adaptive, groups, told) = catalyst.planned_apart(
+            cast("ClassicFrame", df), conf, asked
+        )
+        self._grouping = grouping_settings(groups, is_far=stages.store.is_far)
+        self._session = planned.sparkSession
+        self._sessions: dict[tuple[tuple[str, str], ...], SparkSession] = {}
         self._planned = planned
         self._rebuilder = Rebuilder(self._session)
         self._identities = CutIdentities(
-            name, self._jvm, engine, stages, df, planned, analyzed, version
+            *(name, self._jvm, engine, stages, digest_of(self._jvm, told)),
+            *(planned, analyzed, version),
         )
         self.cuts: list[Cut] = []
         self._started: dict[int, Cut] = {}
@@ -130,9 +149,9 @@ class PlannedQuery:
         self._was_replanned = False
         self._bytes: dict[int, int] = {}
         """Cut number -> bytes of a sealed stage."""
-        self._adapts, most_bytes = adapts(self._jvm, *told)
+        self._adapts, most_bytes = adapts(self._jvm, *adaptive)
         self._limits = Limits(most_bytes)
-        with catalyst.active(self._session):
+        with self._planning():
             self._logical, root = self._first_plan()
         self._cut(root)
 
@@ -140,10 +159,24 @@ class PlannedQuery:
         logical = LogicalPlan(self._jvm, self._session, self._planned)
         root = read_tree(self._jvm, logical.physical())
         if numbers_groups(root):
-            plan = PlannedAlike(self._jvm, query_execution(self._planned)).optimized()
+            with catalyst.active(self._session):
+                plan = PlannedAlike(self._jvm, query_execution(self._planned)).optimized()
             logical = LogicalPlan(self._jvm, self._session, self._planned, plan)
             root = read_tree(self._jvm, logical.physical())
         return logical, root
+
+    def _planning(self) -> AbstractContextManager[None]:
+        """Make the planning session active in what `in_one_call` calls."""
+        return catalyst.active(self._session, calls_only=True)
+
+    def _writing_session(self, transfer: Mapping[str, str]) -> SparkSession:
+        """Return the session of map sides; most have no settings of their own, and share it."""
+        key = tuple(sorted(transfer.items()))
+        with self._lock:
+            if key not in self._sessions:
+                conf = {**transfer, **self.conf, **_HASHES_MAPS}
+                self._sessions[key] = catalyst.planning_session(self.spark, conf)
+            return self._sessions[key]
 
     def _cut(self, root: Node) -> None:
         """Cut a plan; keep the cuts that have started."""
@@ -153,9 +186,7 @@ class PlannedQuery:
         self.last, cuts = cut_plan(root, partial(classify, self.engine.check_columns), first)
         self.cuts = [*self._started.values(), *cuts]
         self.result_cut, self._above = self._cut_result(first + len(cuts))
-        self._zips_unions = any(
-            node.name == "UnionExec" and union_is_zipped(node) for node in root.every()
-        )
+        self._zips_unions = any(map(union_is_zipped, root.every()))
         self._identities.add(self.cuts, before, root)
 
     def _cut_result(self, number: int) -> tuple[Cut | None, PlanPiece]:
@@ -200,7 +231,7 @@ class PlannedQuery:
         """Plan the query again if sizes that are known by now may change it; return whether."""
         if not self._is_due():
             return False
-        with catalyst.active(self._session), self._lock:
+        with self._planning(), self._lock:
             self._place()
             if not self._is_due():
                 return False
@@ -247,24 +278,17 @@ class PlannedQuery:
         return starts_now(ready, unfinished, self.joins(), self._estimate, self._limits)
 
     def _estimate(self, cut: Cut) -> Estimate:
-        return Estimate(max(self._inputs(cut), default=0), may_shrink(cut.piece))
+        inputs = input_bytes(self._jvm, cut, self._bytes)
+        return Estimate(max(inputs, default=0), may_shrink(cut.piece))
 
     def input_bytes(self, cut: Cut) -> int:
         """Return the bytes that the map side of a cut reads, partly by Spark's estimates."""
-        return sum(self._inputs(cut))
+        return sum(input_bytes(self._jvm, cut, self._bytes))
 
     def largest_scan(self) -> int:
         """Return the most bytes that a map side reads from one table, by Spark's estimates."""
         scans = [leaf for cut in self.cuts for leaf in scans_of(cut)]
         return max(estimated_bytes(self._jvm, scans), default=0)
-
-    def _inputs(self, cut: Cut) -> list[int]:
-        scans, below = scans_of(cut), cut.piece.cuts
-        nodes = [one.node for one in below if one.number not in self._bytes]
-        found = iter(estimated_bytes(self._jvm, [*scans, *nodes]))
-        return [next(found) for _ in scans] + [
-            self._bytes[one.number] if one.number in self._bytes else next(found) for one in below
-        ]
 
     def may_be_left(self, cut: Cut, native: Container[int]) -> bool:
         """Return whether Spark may run an exchange itself.
@@ -277,7 +301,7 @@ class PlannedQuery:
         """
         if cut.exchange.kind not in ("hash", "single"):
             return False
-        sites = _sites(cut, native)
+        sites = sites_of(cut, native)
         if sites[True] and any(n.name in BY_ARRIVAL for n in operators(cut.piece)):
             return False
         return self._identities.is_stable(cut, sites[False], sites[True])
@@ -305,15 +329,13 @@ class PlannedQuery:
         return self._identities.of(cut)
 
     def planning_settings(self) -> dict[str, str]:
-        """The settings that split files and group partitions, with their current values."""
-        return {**self.conf, **self._grouping_settings()}
-
-    def _grouping_settings(self) -> dict[str, str]:
-        return grouping_settings(self.spark, is_far=self._stages.store.is_far)
+        """The settings that split files and group partitions, as they were when this began."""
+        return {**self.conf, **self._grouping}
 
     def start_broadcasts(self, broadcasts: Sequence[Node]) -> None:
         """Start broadcasts of `ready_broadcasts`, so that they run beside map sides."""
-        with catalyst.active(self._session), self._lock:
+        described = storing(self.spark, "durable_shuffle: broadcasts", calls_only=True)
+        with described, self._planning(), self._lock:
             in_one_call(self._jvm.root, prepare, *(node.plan for node in broadcasts))
 
     def above(self, stored: Container[int]) -> PlanPiece:
@@ -323,10 +345,10 @@ class PlannedQuery:
 
     def result(self, below: Mapping[int, Source]) -> DataFrame:
         """Return the query's rows over its stored stages, on the user's session."""
-        with catalyst.active(self._session), self._lock:
+        with self._planning(), self._lock:
             piece = self.above(below)
-            plan, orders, _ = self._rebuilt(piece, below, self._grouping_settings())
-            frame, _, rdd, _ = rows_of(self.spark, plan, orders)
+            plan, orders, _ = self._rebuilt(piece, below, self._grouping)
+            frame, _, rdd, *_ = rows_of(self.spark, plan, orders)
         cuts = tuple({cut.number: cut for cut in piece.sites.values()}.values())
         if not any(isinstance(below[cut.number], NativeStage) for cut in cuts):
             self.engine.known.add_query(rdd, self._identities.rows(cuts))
@@ -341,37 +363,35 @@ class PlannedQuery:
         large_rows: bool,
     ) -> Planned:
         """Plan the map side of a cut under current or recorded settings; see `Writing.plan`."""
-        with catalyst.active(self._session), self._lock:
+        with self._planning(), self._lock:
             plan, orders, groups = self._rebuilt(cut.piece, below, conf)
-            with self.engine.cutting_files_by({k: v for k, v in conf.items() if k in self.conf}):
+            wanted = {key: value for key, value in conf.items() if key in self.conf}
+            with self.engine.cutting_files_by(wanted, self.current):
                 splits = plan_splits(self._jvm, plan, groups)
         schema = schema_of(cut.node.plan)
         kinds = self.engine.kinds_in_jvm(schema)
         transfer = transfer_settings(schema, large_rows=large_rows) if kinds is None else {}
-        session = catalyst.planning_session(self.spark, {**transfer, **self.conf, **_HASHES_MAPS})
-        with catalyst.active(session):
-            rows, rdd, _, producers = rows_of(session, plan, orders)
-            expression, recorded = None, dict(conf)
-            partitions = cut.exchange.partitions or None
-            if cut.exchange.kind == "hash":
-                expression = in_one_call(
-                    *(self._jvm.root, lambda _, of: of.partitionIdExpression()),
-                    cut.node.partitioning,
-                )
-            elif cut.exchange.kind == "range":
+        session = self._writing_session(transfer)
+        is_range = cut.exchange.kind == "range"
+        hashed = cut.node.partitioning if cut.exchange.kind == "hash" else None
+        with catalyst.active(session, calls_only=True):
+            rows, rdd, _, producers, expression = rows_of(session, plan, orders, hashed)
+        recorded, partitions = dict(conf), cut.exchange.partitions or None
+        shaped = rows
+        with catalyst.active(session) if kinds is None or is_range else nullcontext():
+            if is_range:
                 keys = RangeKeys(rows, cut.node.partitioning)
                 if _BOUNDS not in recorded:
                     recorded[_BOUNDS] = keys.bounds(self._ranges(cut, below, conf))
                 expression = keys.partition_id(recorded[_BOUNDS])
                 partitions = count_of(recorded[_BOUNDS])
-            shaped = rows
             if kinds is None:
                 shaped = with_ids(rows, expression)
                 shaped = catalyst.narrow_decimals(catalyst.with_unique_fields(shaped))
                 shaped = rdd_frames.counted_to_the_end(shaped)
         left = [one for one in cut.piece.cuts if isinstance(below[one.number], NativeStage)]
         native = cut.piece.native_shuffles + len(left)
-        left_to_spark = _sites(cut, {one.number for one in left})
+        left_to_spark = sites_of(cut, {one.number for one in left})
 
         def unproven(vouched: bool) -> tuple[str, ...]:  # noqa: FBT001
             with catalyst.active(self._session), self._lock:
@@ -413,33 +433,19 @@ class PlannedQuery:
         def scan(jvm: Any, site: Node) -> Any:
             cut, tasks = piece.sites[site.id], reads[site.id]
             if (cut.number, tasks) not in rdds:
-                rdds[cut.number, tasks] = self._rdd(cut, below[cut.number], tasks)
+                rdds[cut.number, tasks] = self._rdd(jvm, cut, below[cut.number], tasks)
             kind = None if is_divided(tasks) else site.partitioning
             over = partitioning_over(jvm, kind, len(tasks))
             return stored_scan(jvm, site, rdds[cut.number, tasks], over)
 
         return *self._rebuilder.piece(piece.root, scan, piece.sites), texts
 
-    def _rdd(self, cut: Cut, source: Source, reads: Reads) -> Any:
+    def _rdd(self, jvm: Any, cut: Cut, source: Source, reads: Reads) -> Any:
         if isinstance(source, NativeStage):
             return rdd_of(self._jvm, source, reads)
-        if is_divided(reads):
-            self._tell_divided(cut, reads)
+        if is_divided(reads) and (text := divided(cut.number, reads)) not in self.adapted:
+            self.adapted.append(text)
         settings = self._stages.settings
         rows = stored_rows(source.handle, source.seal, settings=settings, groups=reads)
         schema = narrow_schema(schema_of(cut.node.plan))
-        return self.engine.stored_rdd(self._session, rows, schema)
-
-    def _tell_divided(self, cut: Cut, reads: Reads) -> None:
-        shared = ", ".join(map(str, sorted({read[0] for read in reads if len(read) > 2})))
-        text = f"exchange {cut.number}: several tasks read partition {shared}, because of skew"
-        if text not in self.adapted:
-            self.adapted.append(text)
-
-
-def _sites(cut: Cut, native: Container[int]) -> dict[bool, list[int]]:
-    """Return the sites of a cut's piece that read what Spark runs itself (True), and others."""
-    sites: dict[bool, list[int]] = {False: [], True: []}
-    for site, one in cut.piece.sites.items():
-        sites[one.number in native].append(site)
-    return sites
+        return self.engine.stored_rdd(jvm, self._session, rows, schema)

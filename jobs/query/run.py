@@ -95,7 +95,8 @@ class QueryRun:
         self._tell_plan()
         context, tag = self._spark.sparkContext, self._tag
         threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="durable-query")
-        tags = catalyst.with_properties(self._spark, {}, [tag])  # the threads inherit them
+        # the threads inherit them; in this thread only `in_one_call` starts jobs
+        tags = catalyst.with_properties(self._spark, {}, [tag], calls_only=True)
         with tags, threads as pool:
             self._inherits = catalyst.inherited(self._spark)
             try:
@@ -178,9 +179,8 @@ class QueryRun:
         found = {node.id: node for piece in pieces for node in ready_broadcasts(piece)}
         broadcasts = list(found.values())
         # with other settings the scans below a broadcast would be split differently
-        if broadcasts and self._query.conf == self._engine.planning_settings():
-            with self._engine.described("durable_shuffle: broadcasts"):
-                self._query.start_broadcasts(broadcasts)
+        if broadcasts and self._query.conf == self._query.current:
+            self._query.start_broadcasts(broadcasts)
         for cut in starting:
             self._submit(pool, cut)
 

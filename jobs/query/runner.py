@@ -208,14 +208,15 @@ class QueryRunner:
         """Return the planned query, and what is stored of it."""
         check_frame(df, streaming=_NO_STREAM)
         df = self._engine.fixed(df)
-        query = self._first_plan(df, call, self._engine.planning_settings())
+        current = self._engine.planning_settings()
+        query = self._first_plan(df, call, current)
         known: Mapping[str, Known] = {}
         if self.store.policy != "never":
             cuts = (query.identity(cut) for cut in query.cuts)
             known = self.store.stored_with_state(query.name, cuts, runs=remember)
         recorded = _recorded(query, known)
         if recorded is not None and recorded != query.conf:
-            query = self._query(df, call, recorded)
+            query = self._query(df, call, recorded, current)
         self._check_inputs(query, remember=remember)
         return query, known
 
@@ -223,19 +224,22 @@ class QueryRunner:
         for cut in query.cuts:  # also those below a sealed one, which do not run
             self._stages.seen.check(query.name, query.identity(cut), remember=remember)
 
-    def _query(self, df: DataFrame, call: QueryCall, conf: Mapping[str, str]) -> PlannedQuery:
-        return PlannedQuery(df, call.name, self._engine, self._stages, call.version, conf)
+    def _query(
+        self, df: DataFrame, call: QueryCall, conf: Mapping[str, str], current: Mapping[str, str]
+    ) -> PlannedQuery:
+        of = self._engine, self._stages
+        return PlannedQuery(df, call.name, *of, call.version, conf, current)
 
     def _first_plan(self, df: DataFrame, call: QueryCall, conf: Mapping[str, str]) -> PlannedQuery:
         """Plan the query; the first time, check meanwhile whether this Spark's plans are known, and
         whether rows can stay in the JVM."""
         if self._checked:
-            return self._query(df, call, conf)
+            return self._query(df, call, conf, conf)
         self._engine.route.prepare()
         with ThreadPoolExecutor(1, thread_name_prefix="durable-check") as pool:
             check = pool.submit(check_internals, self._spark)
             try:
-                return self._query(df, call, conf)
+                return self._query(df, call, conf, conf)
             finally:
                 check.result()  # its error explains more than the planning error that it caused
                 self._checked = True

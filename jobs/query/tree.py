@@ -234,26 +234,30 @@ def prepare(_: Any, *plans: Any) -> None:
         plan.prepare()
 
 
-def rows_of(session: SparkSession, plan: Any, orders: int) -> tuple[DataFrame, Any, int, int]:
-    """Return a DataFrame over the rows of a plan, its RDD, the RDD's id, and its partitions.
+def rows_of(
+    session: SparkSession, plan: Any, orders: int, hashed: Any = None
+) -> tuple[DataFrame, Any, int, int, Any]:
+    """Return a DataFrame over the rows of a plan, its RDD, the RDD's id, its partitions, and the
+    expression of the partition that a row goes to.
 
     Broadcasts and subqueries of the plan run inside this call; its own tasks run later.
 
     Args:
         orders: how many sort orders its rows have.
+        hashed: how the rows are hashed; None: they are not, and there is no expression.
     """
     known = rdd_frames.kept_order(session, plan, orders)
 
-    def made(jvm: Any, java_session: Any, plan: Any) -> tuple[Any, ...]:
+    def made(jvm: Any, java_session: Any, plan: Any, *hashed: Any) -> tuple[Any, ...]:
         rdd = plan.execute()
         order = plan.outputOrdering().take(known) if known else None
         frame = rdd_frames.frame_of_rdd(jvm, java_session, plan.output(), rdd, order)
-        return frame, rdd, rdd.id(), rdd.getNumPartitions()
+        place = hashed[0].partitionIdExpression() if hashed else None
+        return frame, rdd, rdd.id(), rdd.getNumPartitions(), place
 
-    java_session = session._jsparkSession  # noqa: SLF001
-    found = in_one_call(classes_of(session), made, java_session, plan)
-    frame, rdd, number, partitions = found
-    return DataFrame(frame, session), rdd, number, partitions
+    given = [session._jsparkSession, plan, *([] if hashed is None else [hashed])]  # noqa: SLF001
+    frame, rdd, number, partitions, place = in_one_call(classes_of(session), made, *given)
+    return DataFrame(frame, session), rdd, number, partitions, place
 
 
 def with_ids(rows: DataFrame, partition_id: Any | None) -> DataFrame:

@@ -1,6 +1,7 @@
 """Calls that are made in one give what they give one by one, and fail as they fail."""
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from durable_shuffle.jobs import in_one_call as module
+from durable_shuffle.jobs.engine.catalyst import with_properties
 from durable_shuffle.jobs.identity.jvm import document as document_module
 from durable_shuffle.jobs.identity.jvm.calls import Jvm, to_seq
 from durable_shuffle.jobs.identity.jvm.document import EVERYTHING, writer
 from durable_shuffle.jobs.in_one_call import (
     Held,
+    during,
     in_one_call,
     java_list,
     or_none,
@@ -91,7 +94,7 @@ def test_values_are_those_of_single_calls(
 @pytest.mark.parametrize("length", [7_990, 8_000, 30_000, 400_000])
 @pytest.mark.parametrize("alphabet", ["a", 'aé\u2028"', "0123456789abcdef"])
 def test_long_texts_arrive_whole(root: Any, seed: int, length: int, alphabet: str) -> None:
-    """Short ones as they are, longer ones compressed, and the longest in parts, beside objects."""
+    """In one packet, in several, and in many, beside objects."""
     text = "".join(random.Random(seed).choices(alphabet, k=length))
 
     def work(jvm: Any) -> tuple[Any, ...]:
@@ -102,6 +105,59 @@ def test_long_texts_arrive_whole(root: Any, seed: int, length: int, alphabet: st
         first, made, second = in_one_call(root, work, fetch=fetch)
         assert (first, second) == (text, text)
         assert module.object_of(made).size() == 0
+
+
+def test_a_long_text_does_not_wait_for_its_last_packet(spark: SparkSession) -> None:
+    """It waited 40 ms, for the receiver to confirm the others."""
+    text, seconds = "a" * 30_000, []
+    for _ in range(20):
+        began = time.perf_counter()
+        in_one_call(classes_of(spark), lambda jvm: getattr(jvm, "java.util.Objects").toString(text))
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 0.03
+
+
+def noted(jvm: Any, notes: Any, text: str) -> Any:
+    notes.add(text)
+    return notes.size()
+
+
+@pytest.mark.parametrize("calls_only", [False, True])
+def test_what_is_different_during_calls_is_as_before_behind_them(
+    root: Any, *, calls_only: bool
+) -> None:
+    """Also behind a call that fails, and where the last calls fail."""
+    notes = getattr(root, "java.util.ArrayList")()
+
+    def left(jvm: Any, before: Any, notes: Any) -> None:
+        notes.add(text_of(before))
+        notes.get(1000)
+
+    def entered(jvm: Any, notes: Any) -> Any:
+        return noted(jvm, notes, "in")
+
+    with during(root, entered, left, notes, calls_only=calls_only):
+        each = calls_only and module.runner_of(root) is not None
+        assert notes.size() == (0 if each else 1)
+        assert in_one_call(root, lambda jvm, one: noted(jvm, one, "work"), notes) == 2
+        with pytest.raises(Py4JError):
+            in_one_call(root, lambda _, one: one.get(1000), notes)
+    expected = ["in", "work", "1", "in", "4"] if each else ["in", "work", "1"]
+    assert list(notes) == expected
+    in_one_call(root, lambda jvm, one: noted(jvm, one, "after"), notes)
+    assert list(notes) == [*expected, "after"]
+
+
+def test_a_change_inside_one_of_calls_lasts(spark: SparkSession) -> None:
+    """What is around the calls does not take it back."""
+    context: Any = spark.sparkContext
+    around = with_properties(spark, {"of": "calls"}, calls_only=True)
+    with around, with_properties(spark, {"of": "the block"}):
+        assert context.getLocalProperty("of") == "the block"
+        seen = in_one_call(classes_of(spark), lambda _, sc: sc.getLocalProperty("of"), context._jsc)
+        assert seen == "calls"
+        assert context.getLocalProperty("of") == "the block"
+    assert context.getLocalProperty("of") is None
 
 
 def test_objects_are_the_same_objects(root: Any, spark: SparkSession) -> None:

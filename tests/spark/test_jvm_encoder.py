@@ -338,11 +338,6 @@ def test_a_type_that_is_not_covered_is_named(session: SparkSession) -> None:
         encoding_of(df)
 
 
-def ran(session: SparkSession, tasks: Any) -> list[Any]:
-    context = session.sparkContext
-    return RDD(tasks, context, context.serializer).collect()
-
-
 def test_pieces_reach_python_workers(session: SparkSession) -> None:
     df = session.range(0, 200_000, 1, 3).withColumn("text", F.expr("repeat(uuid(), 3)"))
     encoding, _ = encoding_of(df, 7, placed="turns", memory_bytes=MIB)
@@ -357,7 +352,7 @@ def test_pieces_reach_python_workers(session: SparkSession) -> None:
         yield segments.rows, sum(sizes), len(sizes)
 
     made = pieces_of_rows(cast("ClassicFrame", df), encoding)
-    found = ran(session, results_of_pieces(session.sparkContext, made, count))
+    found: Any = results_of_pieces(session.sparkContext, made, count, range(3))
     assert sum(rows for rows, _, _ in found) == 200_000
     assert all(size > 2 * MIB and segments > 5 for _, size, segments in found)
 
@@ -375,7 +370,8 @@ def test_workers_of_spark_sql_take_pieces(session: SparkSession) -> None:
 
     encoding, _ = encoding_of(session.range(4), 7, placed="turns")
     made = pieces_of_rows(cast("ClassicFrame", session.range(4)), encoding)
-    found = set(ran(session, results_of_pieces(session.sparkContext, made, daemon)))
+    partitions = range(made.getNumPartitions())
+    found = set(results_of_pieces(session.sparkContext, made, daemon, partitions))
     asked = session.range(4).mapInArrow(in_sql, "daemon long").collect()
     assert found == {row.daemon for row in asked}
     assert len(found) == 1

@@ -258,4 +258,4 @@ def test_calls_into_the_jvm_are_few(
     assert rows == rows_of(df)
     assert last.report().adapted
     assert len(identified) == 6, "five exchanges of the first plan, one of the new plan"
-    assert 50 < len(calls) < 250, len(calls)
+    assert 20 < len(calls) < 60, len(calls)

@@ -152,8 +152,8 @@ def test_a_query_takes_few_calls(
             assert shuffle.query(tables.sql(TPCH_QUERIES[name])).collect() == wanted
         found.append(len(calls) - len(plain))
     first, second = found
-    assert 20 < first <= 130, first
-    assert 20 < second <= 60, second
+    assert 10 < first <= 80, first
+    assert 5 < second <= 25, second
 
 
 def test_files_are_asked_again_by_folders(

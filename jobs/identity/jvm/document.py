@@ -71,6 +71,7 @@ _DEEP = (
     (_LEAF, "output"),
     (_LEAF, "schema"),
     (PHYSICAL, "id"),
+    ("org.apache.spark.rdd.RDD", "id"),
     (PHYSICAL, "output"),
     (PHYSICAL, "schema"),
     (EXCHANGE, "outputPartitioning"),

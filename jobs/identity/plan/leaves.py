@@ -98,6 +98,10 @@ class KnownRdds:
         return None if rows is None else rows()
 
 
+SessionSettings = dict[int, tuple[Callable[[str], str | None], ...]]
+"""Identity of a session -> what returns its settings, and those of the active session."""
+
+
 class PlanLeaves:
     """Handles leaf nodes; collects their content while the walk runs."""
 
@@ -108,8 +112,7 @@ class PlanLeaves:
         self._chain = RddChain(walk)
         self._sources = Sources(walk)
         self.conditions = Conditions(walk.jvm)
-        self._settings: dict[int, tuple[Callable[[str], str | None], ...]] = {}
-        """Identity of a session -> what returns its settings, and those of the active session."""
+        self._settings: SessionSettings = {}
         self.printed: dict[int, str | None] = {}
         """Identity of a list of filters -> the listing of files with them, if it is known."""
         self.cached: list[Any] = []

@@ -39,7 +39,7 @@ from durable_shuffle.jobs.identity.plan.harmless import (
     WITHOUT_FUNCTIONS,
 )
 from durable_shuffle.jobs.identity.tables import iceberg
-from durable_shuffle.jobs.in_one_call import in_one_call
+from durable_shuffle.jobs.in_one_call import in_one_call, standing_for
 from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.spark_versions import scala_iterator
 
@@ -96,16 +96,27 @@ def settings_digest(jvm: Jvm, df: DataFrame) -> Settings:
 
 
 def _settings_of(jvm: Jvm, of: Any, session_of: Callable[[Any], Any]) -> Settings:
-    defaults, of_hadoop = _sql_defaults(jvm), _hadoop_defaults(jvm)
+    asked = asked_settings(jvm)
+    return digest_of(jvm, in_one_call(jvm.root, lambda root, of: asked(root, session_of(of)), of))
 
-    def asked(root: Any, of: Any, known: Any) -> tuple[Any, ...]:
-        session = session_of(of)
+
+def asked_settings(jvm: Jvm) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """Return a function of `in_one_call` that asks a session for what `digest_of` takes."""
+    of_hadoop = _hadoop_defaults(jvm)
+
+    def asked(root: Any, session: Any) -> tuple[Any, ...]:
         conf, hadoop = session.conf(), session.sparkContext().hadoopConfiguration()
+        known = standing_for(root, of_hadoop)
         changed = scala_iterator(root, hadoop.iterator()).toSet().diff(known)
         texts = printed(conf.getAll()), printed(changed)
         return (session.version(), *texts, *map(conf.get, _EFFECTIVE))
 
-    found = in_one_call(jvm.root, asked, of, of_hadoop)
+    return asked
+
+
+def digest_of(jvm: Jvm, found: Sequence[Any]) -> Settings:
+    """Return the digests of the settings that `asked_settings` found."""
+    defaults = _sql_defaults(jvm)
     version, sql, hadoop, *values = found
     changed = {k: v for k, v in entries(sql, " -> ").items() if defaults.get(k) != v}
     changed |= {f"{_COPIED}{key}": value for key, value in entries(hadoop, "=").items()}
@@ -271,7 +282,8 @@ def _collect(jvm: Jvm, plan: Any, parts: list[str]) -> None:
             kind = simple_name(jvm.class_name(partitioning))
             parts.append(f"{kind} {partitioning.numPartitions()}")
         elif name == "CoalesceExec":
-            for partition in node.execute().partitions():  # which are joined may follow their hosts
+            rdd = in_one_call(jvm.root, lambda _, one: one.execute(), node)
+            for partition in rdd.partitions():  # which are joined may follow their hosts
                 parts.append(str(list(partition.parentsIndices())))
 
 
@@ -296,12 +308,12 @@ def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
         return list(map(str, in_one_call(jvm.root, bounds, node)))
     if jvm.is_a(node, CODEGEN_INPUT):
 
-        def partitions(_: Any, node: Any) -> tuple[Any, Any]:
+        def partitions(_: Any, node: Any) -> tuple[Any, ...]:
             rdds = node.inputRDDs()
-            return rdds.size(), rdds.head().getNumPartitions()
+            return rdds.head().getNumPartitions(), rdds.size(), rdds.tail()
 
-        count, first = in_one_call(jvm.root, partitions, node)
-        more = items(node.inputRDDs())[1:] if count > 1 else []
+        first, count, others = in_one_call(jvm.root, partitions, node)
+        more = items(others) if count > 1 else []
         return [str(first), *(str(rdd.getNumPartitions()) for rdd in more)]
     return [str(node.outputPartitioning().numPartitions())]
 

@@ -193,8 +193,13 @@ def partition_count(df: DataFrame) -> int:
 def executor_count(spark: SparkSession) -> int:
     """Return how many executors are registered, 0 if tasks run in the driver; a killed one counts
     until Spark has noticed."""
-    tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
-    return len(tracker.getExecutorInfos()) - 1  # the driver is listed too
+
+    def listed(jvm: Any, context: Any) -> Any:
+        executors = context.sc().statusTracker().getExecutorInfos()
+        return getattr(jvm, "java.lang.reflect.Array").getLength(executors)
+
+    found = in_one_call(classes_of(spark), listed, spark.sparkContext._jsc)  # noqa: SLF001
+    return int(found) - 1  # the driver is listed too
 
 
 def native_exchanges(df: DataFrame) -> int:

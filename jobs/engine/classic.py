@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import pyarrow as pa
 from pyspark import SparkContext
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -34,7 +33,12 @@ from durable_shuffle.jobs.engine.engine import (
     session_settings,
     with_partition_ids,
 )
-from durable_shuffle.jobs.engine.python_rdd import blocks_of_tasks, collected, results_of_pieces
+from durable_shuffle.jobs.engine.python_rdd import (
+    blocks_of_tasks,
+    collected,
+    results_of_pieces,
+    run_tasks,
+)
 from durable_shuffle.jobs.engine.starting import starting
 from durable_shuffle.jobs.engine.tasks import (
     RESULT_SCHEMA,
@@ -197,12 +201,9 @@ class ClassicEngine(Engine):
     def _start_workers(self) -> None:
         """Run one task of Python per executor: it starts Python once, and forks it for others."""
         try:
-            with self.described("durable_shuffle: start Python workers"):
+            with storing(self._spark, "durable_shuffle: start Python workers", calls_only=True):
                 executors = max(1, catalyst.executor_count(self._spark))
-                numbers = self._spark.range(0, executors, 1, executors)
-                tasks = cast("Any", numbers.mapInArrow(start_worker, "id long").rdd)._jrdd  # noqa: SLF001
-                context = self._spark.sparkContext
-                collected(context, tasks, range(executors), NoOpSerializer())
+                run_tasks(self._spark.sparkContext, start_worker, executors)
         except Exception:  # noqa: BLE001 - the map tasks will say it, too
             _LOG.debug("Python was not started in advance", exc_info=True)
 

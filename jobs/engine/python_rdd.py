@@ -74,6 +74,27 @@ def blocks_of_tasks(
     context: SparkContext, function: Callable[[int], Iterator[bytes]], tasks: int
 ) -> Any:
     """Return the JVM's RDD of the bytes, byte[], that a function yields for each task's number."""
+    made = _tasks(context, function, tasks)
+    given = context._jsc, context._javaAccumulator  # noqa: SLF001
+    return in_one_call(classes_of(context), lambda *given: made(*given).rdd(), *given)
+
+
+def run_tasks(
+    context: SparkContext, function: Callable[[int], Iterator[bytes]], tasks: int
+) -> list[bytes]:
+    """Run tasks, and return the bytes that a function yields for each task's number."""
+    given = context._jsc, context._javaAccumulator  # noqa: SLF001
+    made = _tasks(context, function, tasks)
+    return _collected(context, range(tasks), NoOpSerializer(), made, *given)
+
+
+def _tasks(
+    context: SparkContext, function: Callable[[int], Iterator[bytes]], tasks: int
+) -> Callable[..., Any]:
+    """Return a function of `in_one_call` that makes the JavaRDD of what `function` yields.
+
+    It takes the JavaSparkContext, and the context's accumulator.
+    """
 
     def of_task(number: int, nothing: Iterator[bytes]) -> Iterator[bytes]:
         deque(nothing, maxlen=0)  # Spark ends a worker that has not read its input to the end
@@ -83,10 +104,9 @@ def blocks_of_tasks(
 
     def made(jvm: Any, java_context: Any, accumulator: Any) -> Any:
         nothing = java_context.parallelize(list_in(jvm, ()), tasks).rdd()
-        return rdd(jvm, nothing, accumulator).rdd()
+        return rdd(jvm, nothing, accumulator)
 
-    given = context._jsc, context._javaAccumulator  # noqa: SLF001
-    return in_one_call(classes_of(context), made, *given)
+    return made
 
 
 def _python_rdd(

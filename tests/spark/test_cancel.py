@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from durable_shuffle import DurableShuffle
+from durable_shuffle.jobs import in_one_call as calls
 from durable_shuffle.jobs.engine import catalyst
 
 pytestmark = pytest.mark.spark
@@ -97,7 +98,7 @@ def test_a_stopped_context_does_not_hide_the_error(
 
     def fails() -> None:
         with monkeypatch.context() as patch, catalyst.with_properties(session, {}):
-            patch.setattr(catalyst, "in_one_call", fail)
+            patch.setattr(calls, "in_one_call", fail)
             raise ValueError("the first")
 
     with pytest.raises(ValueError, match="the first"):

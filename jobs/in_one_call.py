@@ -206,11 +206,12 @@ def or_none(option: Any) -> Any:
 
 @lru_cache(maxsize=4)
 def _compiled(root: Any) -> Any | None:
-    def ready(made: Any) -> Any:
+    def call_by_call(root: Any, work: Callable[[Any], Any]) -> Any:
+        made = work(root)
         return made.of(JavaObject(GATEWAY_SERVER_OBJECT_ID, made._gateway_client))  # noqa: SLF001
 
     package = "durable_shuffle.jobs"
-    return compiled_in_driver(root, package, "in_one_call.java", "ListOfCalls", ready)
+    return compiled_in_driver(root, package, "in_one_call.java", "ListOfCalls", call_by_call)
 
 
 def runner_of(root: Any) -> Any | None:
@@ -220,7 +221,11 @@ def runner_of(root: Any) -> Any | None:
 
 
 def compiled_in_driver(
-    root: Any, package: str, file: str, name: str, ready: Callable[[Any], Any] = lambda made: made
+    root: Any,
+    package: str,
+    file: str,
+    name: str,
+    made_by: Callable[[Any, Callable[[Any], Any]], Any] = in_one_call,
 ) -> Any | None:
     """Return a new object of a class that is compiled in the driver's JVM.
 
@@ -231,19 +236,24 @@ def compiled_in_driver(
         root: from `classes_of`.
         package: has the file with the class's Java text.
         name: of the class.
-        ready: takes the object, returns what is returned.
+        made_by: makes the calls, and returns what is returned.
 
     Returns:
         None if this JVM has no compiler, or the text does not compile there.
     """
     try:
-        compiler = getattr(root, "org.codehaus.janino.SimpleCompiler")()
-        parent = getattr(root, "java.lang.Class").forName(_TREE).getClassLoader()
-        compiler.setParentClassLoader(parent)
         own_name = f"{name}_{getattr(root, 'java.lang.System').nanoTime()}"
-        text = files(package).joinpath(file).read_text(encoding="utf-8")
-        compiler.cook(re.sub(rf"\b{name}\b", own_name, text))
-        return ready(compiler.getClassLoader().loadClass(own_name).newInstance())
+        source = files(package).joinpath(file).read_text(encoding="utf-8")
+        text = re.sub(rf"\b{name}\b", own_name, source)
+
+        def made(jvm: Any) -> Any:
+            compiler = getattr(jvm, "org.codehaus.janino.SimpleCompiler")()
+            parent = getattr(jvm, "java.lang.Class").forName(_TREE).getClassLoader()
+            compiler.setParentClassLoader(parent)
+            compiler.cook(text)
+            return compiler.getClassLoader().loadClass(own_name).newInstance()
+
+        return made_by(root, made)
     except Exception as error:  # noqa: BLE001 - a JVM that ends, another Janino, no Janino
         _LOG.info("the JVM is asked call by call, which is slow: %s", named_text_of(error))
         return None

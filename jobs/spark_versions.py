@@ -163,7 +163,11 @@ def sql_class_name(name: str) -> str:
 @lru_cache(maxsize=8)
 def is_scala_212(jvm: Any) -> bool:
     """Return whether the JVM has the collections of Scala 2.12."""
-    return "2.12." in str(getattr(jvm, "scala.util.Properties").versionString())
+
+    def version(jvm: Any) -> Any:
+        return getattr(jvm, "scala.util.Properties").versionString()
+
+    return "2.12." in str(in_one_call(jvm, version))
 
 
 def array_inside(jvm: Any, seq: Any) -> Any:

@@ -4,8 +4,8 @@ Spark sends the Java source of whole-stage code to its executors as text and com
 per text and executor. `WholeStageCodegenEvaluatorFactory` does the same with the text given here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -99,53 +99,63 @@ def check_internals(spark: SparkSession, text: str) -> None:
 
 
 def run_here(
-    spark: SparkSession, text: str, references: Sequence[Any], rows: Sequence[Any]
-) -> Iterator[Any]:
-    """Compile the Java code on the driver, and yield the rows that it makes of a few rows or bytes.
+    spark: SparkSession,
+    text: str,
+    given: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]],
+    read: Callable[[Any, Any], tuple[Any, ...]],
+    count: int,
+) -> list[list[Any]]:
+    """Compile the Java code on the driver, run it on a few rows or bytes, and return what is read
+    of each row that it makes.
 
-    Each row is valid until the next one is asked for; read it with `invoke`.
+    Args:
+        given: a function of `in_one_call`: takes the JVM, returns what `generate` gets, and the
+            rows or bytes.
+        read: the same; takes the JVM and a method that calls a method of the row.
+        count: how many rows the code makes, from 1.
 
     Raises:
         Py4JError: the text does not compile with this Spark, or fails.
+        ValueError: it makes another number of rows.
     """
     root: Any = classes_of(spark)
 
-    def ready(jvm: Any, code: Any) -> Any:
+    def ran(jvm: Any, code: Any) -> tuple[Any, ...]:
         codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
         made = codegen.CodeGenerator.compile(code)._1()  # noqa: SLF001
+        references, rows = given(jvm)
         iterator = _invoke(jvm, made, "generate", objects(jvm, references))
         waiting = scala_iterator(jvm, list_in(jvm, rows).iterator())
-        inputs = _array(jvm, "scala.collection.Iterator", [waiting])
-        return iterator, _invoke(jvm, iterator, "init", 0, inputs)
+        _invoke(jvm, iterator, "init", 0, _array(jvm, "scala.collection.Iterator", [waiting]))
+        found: list[Any] = []
+        for _ in range(count):
+            _invoke(jvm, iterator, "hasNext")
+            found += read(jvm, partial(_invoke, jvm, _invoke(jvm, iterator, "next")))
+        return *found, _invoke(jvm, iterator, "hasNext")
 
-    iterator, _ = in_one_call(root, ready, _code(root, text))
-    while invoke(spark, iterator, "hasNext"):
-        yield invoke(spark, iterator, "next")
-
-
-def invoke(spark: SparkSession, on: Any, method: str, *arguments: Any) -> Any:
-    """Call a public method of an object of generated code.
-
-    py4j caches methods by the names of classes, and all generated classes have the same names.
-    """
-    return in_one_call(classes_of(spark), lambda jvm, on: _invoke(jvm, on, method, *arguments), on)
+    *found, has_more = in_one_call(root, ran, _code(root, text))
+    if has_more:
+        raise ValueError(f"more than {count} rows")
+    values = len(found) // count
+    return [found[i : i + values] for i in range(0, len(found), values)]
 
 
 def _invoke(jvm: Any, on: Any, method: str, *arguments: Any) -> Any:
+    """Call a public method of an object of generated code; for a function of `in_one_call`.
+
+    py4j caches methods by the names of classes, and all generated classes have the same names.
+    """
     methods = getattr(jvm, "org.apache.commons.lang3.reflect.MethodUtils")
     return methods.invokeMethod(on, method, objects(jvm, arguments))
 
 
-def generic_row(spark: SparkSession, values: Sequence[Any]) -> Any:
-    """Return an internal row of the values; a str becomes Spark's own kind of text."""
-
-    def made(jvm: Any) -> Any:
-        text = getattr(jvm, "org.apache.spark.unsafe.types.UTF8String").fromString
-        given = [text(value) if isinstance(value, str) else value for value in values]
-        row = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")
-        return row(objects(jvm, given))
-
-    return in_one_call(classes_of(spark), made)
+def generic_row(jvm: Any, values: Sequence[Any]) -> Any:
+    """Return an internal row of the values; a str becomes Spark's own kind of text. For a function
+    of `in_one_call`."""
+    text = getattr(jvm, "org.apache.spark.unsafe.types.UTF8String").fromString
+    given = [text(value) if isinstance(value, str) else value for value in values]
+    row = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")
+    return row(objects(jvm, given))
 
 
 def java_schema(jvm: Any, schema: StructType) -> Any:
@@ -200,9 +210,14 @@ def _form_of_code(root: Any) -> str:
 @lru_cache(maxsize=8)
 def _code(root: Any, text: str) -> Any:
     """Return Java text as the object that Spark compiles. It is passed to the JVM once."""
-    no_comments = getattr(root, "org.apache.spark.api.python.PythonUtils").toScalaMap({})
-    codegen = getattr(root, "org.apache.spark.sql.catalyst.expressions.codegen")
-    return codegen.CodeAndComment(text, no_comments)
+
+    def made(jvm: Any) -> Any:
+        empty = getattr(jvm, "java.util.HashMap")()
+        no_comments = getattr(jvm, "org.apache.spark.api.python.PythonUtils").toScalaMap(empty)
+        codegen = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.codegen")
+        return codegen.CodeAndComment(text, no_comments)
+
+    return in_one_call(root, made)
 
 
 def bytes_of_rows(jvm: Any, rdd: Any, conf: Any) -> Any:

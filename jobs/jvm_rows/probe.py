@@ -5,8 +5,9 @@ and has Java decode it again. No Spark job runs. Anything unexpected is a reason
 rows go through Python workers.
 """
 
+import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,12 +18,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS
-from durable_shuffle.jobs.java import classes_of
 from durable_shuffle.jobs.jvm_rows.blocks import blocks_of
 from durable_shuffle.jobs.jvm_rows.compiled import (
     check_internals,
     generic_row,
-    invoke,
     java_schema,
     run_here,
 )
@@ -45,6 +44,8 @@ from durable_shuffle.serialization.frames import Frame
 _VERSIONS = ("3.5.", "4.0.", "4.1.", "4.2.", "4.3.")
 _STAGE = "0" * 32
 _ROWS = ((1 << 40, "a"), (-(1 << 40), "é"))
+_PIECES = 3
+"""What the encoder yields for them."""
 _FIELDS = [StructField("number", LongType()), StructField("text", StringType())]
 _STORED = pa.schema([("number", pa.int64()), ("text", pa.string())])
 _MIB = 1 << 20
@@ -103,15 +104,14 @@ def _check_round_trip(spark: SparkSession) -> None:
     if found != list(_ROWS):
         raise ValueError(f"rows from the encoder: expected {_ROWS}, found {found}")
     blocks = list(blocks_of(iter(frames)))
-    references = decoder_references(classes_of(spark), StructType(_FIELDS), _STORED)
-    rows = run_here(spark, decoder_text(), references, blocks)
-    again = [
-        (
-            int(invoke(spark, row, "getLong", 0)),
-            str(invoke(spark, row, "getUTF8String", 1).toString()),
-        )
-        for row in rows
-    ]
+
+    def given(jvm: Any) -> tuple[list[Any], list[Any]]:
+        return decoder_references(jvm, StructType(_FIELDS), _STORED), blocks
+
+    def read(_: Any, row: Callable[..., Any]) -> tuple[Any, Any]:
+        return row("getLong", 0), row("getUTF8String", 1).toString()
+
+    again = list(map(tuple, run_here(spark, decoder_text(), given, read, len(_ROWS))))
     if again != list(_ROWS):
         raise ValueError(f"rows from the decoder: expected {_ROWS}, found {again}")
 
@@ -119,12 +119,18 @@ def _check_round_trip(spark: SparkSession) -> None:
 def _encoded(spark: SparkSession) -> Iterator[Frame]:
     """Yield the frames that Java makes of the rows."""
     encoding = Encoding("8s", 1, "computed", _STAGE, _MIB, _MIB, _MIB, "lz4")
-    jvm: Any = classes_of(spark)
-    schema = java_schema(jvm, StructType([*_FIELDS, StructField("id", IntegerType())]))
-    given = [generic_row(spark, [*row, 0]) for row in _ROWS]
-    references = encoder_references(jvm, encoding, schema, len(_FIELDS) + 1)
-    rows = run_here(spark, encoder_text(), references, given)
-    pieces = (bytes(row.getBinary(0)) for row in rows)
+
+    def given(jvm: Any) -> tuple[list[Any], list[Any]]:
+        schema = java_schema(jvm, StructType([*_FIELDS, StructField("id", IntegerType())]))
+        references = encoder_references(jvm, encoding, schema, len(_FIELDS) + 1)
+        return references, [generic_row(jvm, [*row, 0]) for row in _ROWS]
+
+    def read(jvm: Any, row: Callable[..., Any]) -> tuple[Any]:
+        as_text = getattr(jvm, "java.util.Base64").getEncoder().encodeToString
+        return (as_text(row("getBinary", 0)),)
+
+    rows = run_here(spark, encoder_text(), given, read, _PIECES)
+    pieces = (base64.b64decode(text) for (text,) in rows)
     for segment, _ in JvmSegments(pieces, 0, _STAGE, 1, _MIB):
         decoder = FrameDecoder(lambda ordinal: frame_seed(_STAGE, 0, 0, ordinal))
         for part in segment.parts:

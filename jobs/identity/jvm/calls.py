@@ -71,6 +71,7 @@ class KnownClass:
     """Whether its objects are of another class."""
 
 
+_CLASS_UTILS = "org.apache.commons.lang3.ClassUtils"
 _OWN_CLASSES: WeakKeyDictionary[SparkContext, dict[str, KnownClass]] = WeakKeyDictionary()
 """What is known about the classes of Spark's own jars, which are the same while Spark runs."""
 
@@ -85,14 +86,14 @@ class Jvm:
         self._jars_of_paths: dict[str, str] = {}
         self._own_classes = _OWN_CLASSES.setdefault(context, {})
         self._other_classes: dict[str, KnownClass] = {}
-        self._get_name = getattr(self.root, "org.apache.commons.lang3.ClassUtils").getName
-        self._is_instance_of = getattr(self.root, "py4j.reflection.TypeUtil").isInstanceOf
-        self._string_of = getattr(self.root, "scala.runtime.ScalaRunTime").stringOf
-        self._identity_hash = getattr(self.root, "java.lang.System").identityHashCode
 
     def class_name(self, obj: Any) -> str:
         """Return the full class name of a JVM object."""
-        return obj.seen_class.name if isinstance(obj, Seen) else str(self._get_name(obj))
+        return (
+            obj.seen_class.name
+            if isinstance(obj, Seen)
+            else str(getattr(self.root, _CLASS_UTILS).getName(obj))
+        )
 
     def seen(self, obj: Any, asked: str = EVERYTHING) -> Any:
         """Return an object with what is below it, in a few calls; see `document`.
@@ -127,7 +128,11 @@ class Jvm:
 
     def identity_hash(self, obj: Any) -> int:
         """Return a number that is the same for the same object; rarely also for another one."""
-        return obj.seen_hash if isinstance(obj, Seen) else int(self._identity_hash(obj))
+        return (
+            obj.seen_hash
+            if isinstance(obj, Seen)
+            else int(getattr(self.root, "java.lang.System").identityHashCode(obj))
+        )
 
     def is_a(self, obj: Any, full_name: str) -> bool:
         """Return whether a JVM object is an instance of a class; False if no such class exists."""
@@ -142,13 +147,13 @@ class Jvm:
 
     def _is_instance(self, obj: Any, full_name: str) -> bool:
         try:
-            return bool(self._is_instance_of(full_name, obj))
+            return bool(getattr(self.root, "py4j.reflection.TypeUtil").isInstanceOf(full_name, obj))
         except JVM_ERRORS:  # no such class in this Spark version
             return False
 
     def text(self, obj: Any) -> str:
         """Return Scala's text of an object; unlike `toString` it shows the elements of arrays."""
-        return str(self._string_of(obj))
+        return str(getattr(self.root, "scala.runtime.ScalaRunTime").stringOf(obj))
 
     def entries(self, scala_map: Any) -> dict[str, str]:
         """Return a Scala Map[String, String] as a dict, in one call if it was not seen."""

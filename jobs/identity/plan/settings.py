@@ -27,6 +27,7 @@ from durable_shuffle.jobs.identity.jvm.calls import (
     entries,
     every,
     items,
+    module,
     printed,
     query_execution,
     simple_name,
@@ -147,12 +148,17 @@ def session_settings_digest(spark: SparkSession) -> Settings:
 def place_of(jvm: Jvm) -> str:
     """Return locale and zone of the JVMs, which decide upper() or a date as text. Asked once."""
     if jvm.context not in _PLACES:
-        locale = getattr(jvm.root, "java.util.Locale").getDefault()
-        zone = getattr(jvm.root, "java.util.TimeZone").getDefault()
-        conf = cast("Any", jvm.context)._conf  # noqa: SLF001
-        options = " ".join(conf.get(name, "") for name in _OPTIONS).split()
+
+        def asked(root: Any, context: Any) -> tuple[Any, ...]:
+            locale = getattr(root, "java.util.Locale").getDefault().toString()
+            zone = getattr(root, "java.util.TimeZone").getDefault().getID()
+            return locale, zone, *(context.getConf().get(name, "") for name in _OPTIONS)
+
+        java_context = cast("Any", jvm.context)._jsc  # noqa: SLF001
+        *place, default, extra = in_one_call(jvm.root, asked, java_context)
+        options = f"{default} {extra}".split()
         own = sorted(option for option in options if option.startswith("-Duser."))
-        _PLACES[jvm.context] = repr([str(locale.toString()), str(zone.getID()), *own])
+        _PLACES[jvm.context] = repr([*place, *own])
     return _PLACES[jvm.context]
 
 
@@ -199,8 +205,13 @@ def _is_listed(key: str, listed: Collection[str]) -> bool:
 def _sql_defaults(jvm: Jvm) -> Mapping[str, str]:
     """Return the defaults of all settings that Spark SQL knows. They are asked once."""
     if jvm.context not in _DEFAULTS:
-        entries = jvm.module("org.apache.spark.sql.internal.SQLConf").getConfigEntries()
-        _DEFAULTS[jvm.context] = dict(_DEFAULT.findall(str(entries.toString())))
+
+        def printed_entries(root: Any) -> Any:
+            known = module(root, "org.apache.spark.sql.internal.SQLConf")
+            return known.getConfigEntries().toString()
+
+        found = _DEFAULT.findall(in_one_call(jvm.root, printed_entries))
+        _DEFAULTS[jvm.context] = dict(found)
     return _DEFAULTS[jvm.context]
 
 

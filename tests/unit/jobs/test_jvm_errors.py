@@ -51,8 +51,9 @@ def test_a_text_that_fails_has_no_value(failing: Any) -> None:
 def test_no_class_has_no_objects(failing: Any) -> None:
     """A class that this Spark lacks, and a function without a serialized form."""
     jvm = object.__new__(Jvm)
-    jvm._is_instance_of = failing
-    jvm.root = SimpleNamespace()
+    jvm.root = type(
+        "Root", (), {"py4j.reflection.TypeUtil": SimpleNamespace(isInstanceOf=failing)}
+    )()
     jvm.module = lambda _: SimpleNamespace(getSerializationProxy=failing)  # type: ignore[method-assign]
     assert jvm.is_a(object(), "org.apache.spark.Missing") is False
     assert jvm.lambda_proxy(object()) is None
@@ -75,6 +76,8 @@ def test_a_jvm_without_a_compiler_is_asked_for_it_once(caplog: pytest.LogCapture
 
     class NoJanino:
         def __getattr__(self, name: str) -> Any:
+            if name == "java.lang.System":
+                return SimpleNamespace(nanoTime=lambda: 1)
             tried.append(name)
             raise TypeError(name)
 

@@ -38,7 +38,8 @@ public final class ListOfCalls {
   }
 
   /** Makes the last calls of a script. If they fail, nothing is said. */
-  private void end(java.util.List steps, int last, int count, Object[] given, java.util.List values) {
+  private void end(
+      java.util.List steps, int last, int count, Object[] given, java.util.List values) {
     while (values.size() < last) values.add(null);
     for (int n = last; n < count; n++) {
       Object found = null;
@@ -107,7 +108,8 @@ public final class ListOfCalls {
   /** Without this, the last packet of a long answer waits 40 ms for the others to be confirmed. */
   private void sendPacketsAtOnce() {
     try {
-      Object known = org.apache.commons.lang3.reflect.FieldUtils.readField(server, "connections", true);
+      Object known =
+          org.apache.commons.lang3.reflect.FieldUtils.readField(server, "connections", true);
       Object[] connections = ((java.util.List) known).toArray();
       for (int n = 0; n < connections.length; n++)
         ((py4j.Py4JServerConnection) connections[n]).getSocket().setTcpNoDelay(true);

@@ -99,7 +99,7 @@ def test_a_stage_is_entered_beside_the_preparations(
     """Spark plans the map tasks while each of both records is on its way; none starts before."""
     order: list[str] = []
     prepared = threading.Event()
-    encode, put, run = ClassicEngine.pieces, LocalStorage.put_if_absent, classic.collected
+    encode, put, run = ClassicEngine.pieces, LocalStorage.put_if_absent, classic.results_of_pieces
 
     def pieces(*given: Any) -> Any:
         made = encode(*given)
@@ -125,7 +125,7 @@ def test_a_stage_is_entered_beside_the_preparations(
         with monkeypatch.context() as patch:
             patch.setattr(ClassicEngine, "pieces", pieces)
             patch.setattr(LocalStorage, "put_if_absent", late)
-            patch.setattr(classic, "collected", run_job)
+            patch.setattr(classic, "results_of_pieces", run_job)
             shuffle.checkpoint(spark.range(5), name="tiny")
     assert order == ["prepared", "entered", "tasks"]
 
@@ -139,7 +139,7 @@ def test_a_driver_that_may_not_enter_a_stage_starts_no_task(
     claims._held.clear()  # a driver of its own, as in another process
     with DurableShuffle(spark, str(tmp_path), job="rounds"):
         run = Mock()
-        monkeypatch.setattr(classic, "collected", run)
+        monkeypatch.setattr(classic, "results_of_pieces", run)
         with pytest.raises(FencedError):
             older.checkpoint(spark.range(5), name="tiny")
         run.assert_not_called()

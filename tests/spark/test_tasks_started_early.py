@@ -103,7 +103,7 @@ def test_the_stage_above_computes_beside_the_seal_and_stores_behind_it(
     session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """If there is no SEAL, nothing above is stored."""
-    jobs, run = threading.Semaphore(0), classic.collected
+    jobs, run = threading.Semaphore(0), classic.results_of_pieces
     stored: list[Path] = []
 
     def counted(*given: Any, **more: Any) -> Any:
@@ -124,7 +124,7 @@ def test_the_stage_above_computes_beside_the_seal_and_stores_behind_it(
     with DurableShuffle(session, root, job="tests") as shuffle:
         shuffle.checkpoint(session.range(3), name="workers").count()
         with monkeypatch.context() as patch:
-            patch.setattr(classic, "collected", counted)
+            patch.setattr(classic, "results_of_pieces", counted)
             watched = Watched(patch, before)
             if fails:
                 with pytest.raises(ConflictError, match="no SEAL today"):

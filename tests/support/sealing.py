@@ -27,7 +27,7 @@ class Watched:
         self.described: list[str] = []
         """Stages, in the order of their DESCRIBEs."""
         self.second = threading.Event()
-        put, run = LocalStorage.put_if_absent, classic.collected
+        put, run = LocalStorage.put_if_absent, classic.results_of_pieces
 
         def watched_put(storage: LocalStorage, key: str, content: bytes) -> Any:
             stage = key.rsplit("/log/", 1)[0]
@@ -48,4 +48,4 @@ class Watched:
             return run(*given, **more)
 
         patch.setattr(LocalStorage, "put_if_absent", watched_put)
-        patch.setattr(classic, "collected", watched_run)
+        patch.setattr(classic, "results_of_pieces", watched_run)

@@ -179,13 +179,11 @@ def standing_for(root: Any, value: Any) -> Any:
     return object_of(value)
 
 
-def java_list(root: Any, values: Iterable[Any]) -> Any:
-    """Return a java.util.List of numbers or texts. py4j's own takes a call for each."""
-    return in_one_call(root, lambda jvm: list_in(jvm, values))
-
-
 def list_in(jvm: Any, values: Iterable[Any]) -> Any:
-    """Return a java.util.List of values; for a function of `in_one_call`."""
+    """Return a java.util.List of values; for a function of `in_one_call`.
+
+    py4j's own takes a call for each value.
+    """
     found = getattr(jvm, "java.util.ArrayList")()
     for value in values:
         found.add(value)

@@ -20,7 +20,7 @@ from durable_shuffle.jobs.in_one_call import (
     Held,
     during,
     in_one_call,
-    java_list,
+    list_in,
     or_none,
     standing_for,
     text_of,
@@ -183,7 +183,7 @@ def test_objects_are_the_same_objects(root: Any, spark: SparkSession) -> None:
 
 def test_many_objects_in_one_call(root: Any, spark: SparkSession) -> None:
     """More than the JVM's method has arguments."""
-    given = [java_list(root, [n]) for n in range(40)]
+    given = [in_one_call(root, lambda jvm, n=n: list_in(jvm, [n])) for n in range(40)]
 
     def work(jvm: Any, *lists: Any) -> Any:
         return tuple(one.get(0) for one in lists)

@@ -16,6 +16,7 @@ from durable_shuffle.jobs.identity.plan.identity import PlanIdentity, walked, wi
 from durable_shuffle.jobs.identity.plan.leaves import QueryRows
 from durable_shuffle.jobs.identity.plan.mixing import why_not_mixed
 from durable_shuffle.jobs.identity.plan.settings import Settings
+from durable_shuffle.jobs.in_one_call import in_one_call, standing_for
 from durable_shuffle.jobs.query.cuts import Cut, operators
 from durable_shuffle.jobs.query.piece_walk import PieceWalk, Scans
 from durable_shuffle.jobs.query.tree import Node
@@ -73,7 +74,7 @@ class CutIdentities:
             root: the plan.
         """
         unknown = [cut for cut in cuts if cut.number not in self._known]
-        equals = [_equal(cut, before) for cut in unknown]
+        equals = _equals(self._jvm, unknown, before)
         pieces = [c.piece for c, equal in zip(unknown, equals, strict=True) if equal is None]
         scans = Scans(self._jvm, (node for piece in pieces for node in operators(piece)))
         for cut, equal in zip(unknown, equals, strict=True):
@@ -169,12 +170,19 @@ def _digest_of(whole: PlanIdentity) -> str:
     return hex_digest(part for pair in sorted(whole.components.items()) for part in pair)
 
 
-def _equal(cut: Cut, before: Sequence[Cut]) -> Cut | None:
-    """Return an equal cut of the plan before this one."""
-    equal = (
-        old
+def _equals(jvm: Jvm, cuts: Sequence[Cut], before: Sequence[Cut]) -> list[Cut | None]:
+    """Return for each cut an equal one of the plan before this one."""
+    pairs = [
+        (cut, old)
+        for cut in cuts
         for old in before
         if (old.node.name, old.exchange) == (cut.node.name, cut.exchange)
-        and cut.node.plan.equals(old.node.plan)
-    )
-    return next(equal, None)
+    ]
+
+    def asked(root: Any) -> tuple[Any, ...]:
+        plans = ((standing_for(root, one.node.plan) for one in pair) for pair in pairs)
+        return tuple(new.equals(old) for new, old in plans)
+
+    same = in_one_call(jvm.root, asked) if pairs else ()
+    equal = [pair for pair, is_same in zip(pairs, same, strict=True) if is_same]
+    return [next((old for new, old in equal if new is cut), None) for cut in cuts]

@@ -10,7 +10,7 @@ i, inclusive, go to partition i. Bounds decide how even the partitions are, neve
 import base64
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import functions as F
 
@@ -71,11 +71,14 @@ class RangeKeys:
         """
         if ranges == 1:
             return json.dumps([])
-        rows = self._sorted_sample(min(ranges * _SAMPLES_PER_PARTITION, _SAMPLE_ROWS))
-        count = len(rows)
+        rows, count = self._sorted_sample(min(ranges * _SAMPLES_PER_PARTITION, _SAMPLE_ROWS))
         chosen = sorted({count * (i + 1) // ranges - 1 for i in range(ranges - 1)} - {-1})
-        packed = [base64.b64encode(bytes(rows[i].getBytes())).decode() for i in chosen]
-        return json.dumps(packed)
+
+        def packed(jvm: Any, rows: Any) -> tuple[Any, ...]:
+            as_text = getattr(jvm, "java.util.Base64").getEncoder().encodeToString
+            return tuple(as_text(rows[i].getBytes()) for i in chosen)
+
+        return json.dumps(in_one_call(self._jvm, packed, rows))
 
     def partition_id(self, bounds: str) -> Any:
         """Return the Catalyst expression of a row's range, from 0 to the number of bounds.
@@ -118,8 +121,9 @@ class RangeKeys:
         row.pointTo(packed, len(packed))
         return row
 
-    def _sorted_sample(self, wanted: int) -> Any:
-        """Return a random sample of the keys, sorted, as a JVM array of internal rows."""
+    def _sorted_sample(self, wanted: int) -> tuple[Any, int]:
+        """Return a random sample of the keys, sorted, as a JVM array of internal rows, and their
+        number."""
 
         def named(jvm: Any) -> Any:
             structs = [standing_for(jvm, struct) for struct in self._structs]
@@ -131,8 +135,13 @@ class RangeKeys:
             for i, descending in enumerate(self._descending)
         ]
         sample = keys.orderBy(F.rand()).limit(wanted).orderBy(*order)
-        rows: Any = sample
-        return rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001
+
+        def collected(jvm: Any, frame: Any) -> tuple[Any, Any]:
+            rows = frame.queryExecution().executedPlan().executeCollect()
+            return rows, getattr(jvm, "java.lang.reflect.Array").getLength(rows)
+
+        rows, count = in_one_call(self._jvm, collected, cast("Any", sample)._jdf)  # noqa: SLF001
+        return rows, count
 
 
 def _expressions(jvm: Any) -> Any:

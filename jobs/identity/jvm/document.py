@@ -120,7 +120,14 @@ TREE_ALONE = _asking((*_SHALLOW, (LOGICAL, "isStreaming")))
 """Asks for the operators of a plan, or the nodes of an expression."""
 LEAVES = _asking(_SHALLOW, f"within {_EXECUTION}datasources.")
 """Asks for the same, and which relations the leaves read."""
-SPLITS = _asking((*_SHALLOW, (EXCHANGE, "outputPartitioning"), (_PARTITIONING, "numPartitions")))
+SPLITS = _asking(
+    (
+        *_SHALLOW,
+        (EXCHANGE, "outputPartitioning"),
+        (_EXECUTION + "exchange.ReusedExchangeExec", "outputPartitioning"),
+        (_PARTITIONING, "numPartitions"),
+    )
+)
 """Asks for the operators of a physical plan, and how its exchanges place rows."""
 EVERYTHING = _asking(_DEEP, *_INSIDE)
 OPERATORS = _asking((*_DEEP, (PHYSICAL, "logicalLink")), *_INSIDE, f"closed {LOGICAL}")

@@ -62,6 +62,7 @@ _EFFECTIVE = (
 _OFF_IN_CLONES = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
 """A setting without effect on rows, which Spark turns off in its clones of sessions that cache."""
 _FILE_SCAN = "FileSourceScanExec"
+_OWN_LEAVES = ("BatchScanExec", "InMemoryTableScanExec", "RangeExec", _FILE_SCAN)
 _FILE_PARTITION = "org.apache.spark.sql.execution.datasources.FilePartition"
 # wrappers that do not change partitions
 _TRANSPARENT = frozenset({"WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec"})
@@ -280,12 +281,16 @@ def _collect(jvm: Jvm, plan: Any, parts: list[str]) -> None:
     nodes = [(node, simple_name(jvm.class_name(node))) for node in every(plan)]
     scans = [node for node, name in nodes if name == _FILE_SCAN]
     files = iter(_files(jvm, scans, lambda scan: scan.inputRDD().filePartitions()))
+    reading = [node for node, name in nodes if _reads_rdds(jvm, node, name)]
+    inputs = iter(_inputs(jvm, reading))
     for node, name in nodes:
         children = items(node.children())
         if name not in _TRANSPARENT:
             parts.append(f"{name} {len(children)}")
         if name == _FILE_SCAN:
             parts += next(files)
+        elif _reads_rdds(jvm, node, name):
+            parts += next(inputs)
         elif not children:
             parts += _leaf(jvm, node, name)
         elif jvm.is_a(node, EXCHANGE):
@@ -317,16 +322,29 @@ def _leaf(jvm: Jvm, node: Any, name: str) -> list[str]:
             return *of_rows, node.outputPartitioning().numPartitions()
 
         return list(map(str, in_one_call(jvm.root, bounds, node)))
-    if jvm.is_a(node, CODEGEN_INPUT):
-
-        def partitions(_: Any, node: Any) -> tuple[Any, ...]:
-            rdds = node.inputRDDs()
-            return rdds.head().getNumPartitions(), rdds.size(), rdds.tail()
-
-        first, count, others = in_one_call(jvm.root, partitions, node)
-        more = items(others) if count > 1 else []
-        return [str(first), *(str(rdd.getNumPartitions()) for rdd in more)]
     return [str(node.outputPartitioning().numPartitions())]
+
+
+def _reads_rdds(jvm: Jvm, node: Any, name: str) -> bool:
+    """Return whether an operator is a leaf whose splits are those of the RDDs that it reads."""
+    may = name not in _OWN_LEAVES and jvm.is_a(node, CODEGEN_INPUT)
+    return may and not items(node.children())
+
+
+def _inputs(jvm: Jvm, leaves: Sequence[Any]) -> list[list[str]]:
+    """Return of each leaf the partitions of the RDDs that it reads."""
+
+    def asked(_: Any, *leaves: Any) -> tuple[Any, ...]:
+        rdds = [leaf.inputRDDs() for leaf in leaves]
+        each = [(of.head().getNumPartitions(), of.size(), of.tail()) for of in rdds]
+        return tuple(one for of in each for one in of)
+
+    found = iter(in_one_call(jvm.root, asked, *leaves) if leaves else ())
+    counts = list[list[str]]()
+    for first, count, others in zip(found, found, found, strict=True):
+        more = items(others) if count > 1 else []
+        counts.append([str(first), *(str(rdd.getNumPartitions()) for rdd in more)])
+    return counts
 
 
 def cached_operators(jvm: Jvm, scan: Any) -> Any:

@@ -274,7 +274,7 @@ class JobResult:
     """The first failure since all tasks ran: what led to the end; None if there was none."""
     cause_task: str = ""
     pending: tuple[tuple[str, int], ...] = ()
-    """(task, commit) of what is durable and not published."""
+    """(task, commit) of what is durable and not published; only of EFFECTS_PENDING."""
     restarts: int = 0
     ignored: int = 0
     """Messages of other epochs."""

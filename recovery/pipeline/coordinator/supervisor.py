@@ -153,7 +153,8 @@ class Supervisor:
             return result
         if self._leave is not None:
             phase, cause = self._leave
-            return replace(result, phase=phase, cause=cause or result.cause)
+            pending = result.pending if phase is JobPhase.EFFECTS_PENDING else ()
+            return replace(result, phase=phase, cause=cause or result.cause, pending=pending)
         if self._resume:
             self._resume = False
             self.machine = self._new_machine(self.running.plan if self.running else self._plan)

@@ -23,6 +23,13 @@ def test_a_history_ends_runs_or_says_why(seed: int, part: int) -> None:
     run_history(seed * 1000 + part)
 
 
+@pytest.mark.parametrize("history", [3780611597009])
+def test_a_history_that_failed_once(history: int) -> None:
+    """A pipeline that rests with a commit that was not published is cancelled then: the result of a
+    cancelled one has nothing pending."""
+    run_history(history)
+
+
 @pytest.mark.requirement("R-ARR-11", through="product")
 @pytest.mark.parametrize(("minutes", "survives"), [(30, True), (61, False)])
 def test_an_outage_of_the_storage(seed: int, minutes: int, survives: bool) -> None:

@@ -119,11 +119,8 @@ class PlannedQuery:
         settings = asked_settings(self._jvm)
 
         def asked(jvm: Any, users: Any, planning: Any) -> Sequence[Sequence[Any]]:
-            return (
-                adaptive_settings(users, planning),
-                asked_grouping(jvm, users),
-                settings(jvm, users),
-            )
+            of_users = asked_grouping(jvm, users), settings(jvm, users)
+            return adaptive_settings(users, planning), *of_users
 
         planned, analyzed, (adaptive, groups, told) = catalyst.planned_apart(
             cast("ClassicFrame", df), conf, asked

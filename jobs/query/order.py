@@ -26,6 +26,10 @@ _SHRINKING = SHUFFLED_JOINS | {
 _IS_NOT_NULL = re.compile(r"isnotnull\([^()]*\)")
 _MAY_SHRINK_BYTES = 64
 """A side is waited for if it reads at most this many times the bytes that Spark broadcasts."""
+_STARTS_BYTES = 4
+"""A side that may shrink does not wait if it reads at most this many times the bytes that Spark
+broadcasts, and another one if it reads at most these: its tasks take no longer than another round
+of planning."""
 _CHANGES_BYTES = 4
 """A sealed stage may change the plan if it has at most this many times the bytes that Spark
 broadcasts: a projection above it may drop columns."""
@@ -104,6 +108,11 @@ def shuffled_joins(pieces: Iterable[PlanPiece]) -> list[list[Cut]]:
     ]
 
 
+def has_joins(pieces: Iterable[PlanPiece]) -> bool:
+    """Return whether an operator of these pieces reads several others, as each join does."""
+    return any(len(node.children) > 1 for piece in pieces for node in operators(piece))
+
+
 def may_shrink(piece: PlanPiece) -> bool:
     """Return whether a piece may yield far less than it reads."""
     return any(
@@ -147,7 +156,8 @@ def starts_now(
 
     def comes_before(first: int, second: int) -> bool:
         one, other = known[first], known[second]
-        if not one.may_shrink or one.data_bytes > most:
+        at_once = limits.broadcast_bytes * (_STARTS_BYTES if other.may_shrink else 1)
+        if not one.may_shrink or one.data_bytes > most or other.data_bytes <= at_once:
             return False
         smaller = (one.data_bytes, first) < (other.data_bytes, second)
         return smaller or not other.may_shrink

@@ -66,6 +66,7 @@ from durable_shuffle.jobs.query.order import (
     BY_ARRIVAL,
     Estimate,
     Limits,
+    has_joins,
     is_better,
     may_shrink,
     planned_again,
@@ -260,12 +261,15 @@ class PlannedQuery:
 
         After a new plan also broadcast joins may change: estimates have decided some of them.
         """
-        return self._adapts and (self._was_replanned or bool(self.joins()))
+        joins = has_joins(self._waiting()) if self._was_replanned else bool(self.joins())
+        return self._adapts and joins
 
     def joins(self) -> list[list[Cut]]:
         """Return the cuts that each shuffled join reads, in pieces that have not started."""
-        waiting = [cut.piece for cut in self.cuts if cut.number not in self._started]
-        return shuffled_joins([self.last, *waiting])
+        return shuffled_joins(self._waiting())
+
+    def _waiting(self) -> list[PlanPiece]:
+        return [self.last, *(cut.piece for cut in self.cuts if cut.number not in self._started)]
 
     def starting(self, ready: Collection[Cut], running: Collection[Cut]) -> list[Cut]:
         """Return the cuts that start now; the others wait for a smaller side of their join."""

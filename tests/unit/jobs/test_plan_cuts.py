@@ -14,6 +14,7 @@ from durable_shuffle.jobs.query.cuts import (
 from durable_shuffle.jobs.query.order import (
     Estimate,
     Limits,
+    has_joins,
     is_better,
     may_shrink,
     shuffled_joins,
@@ -177,6 +178,24 @@ def test_a_side_waits_for_one_that_may_turn_out_small() -> None:
     assert starting(filtered(900), filtered(500)) == [1]
     assert starting(filtered(500), filtered(900, certain)) == [0]
     assert starting(filtered(500, certain), filtered(900, certain)) == [0, 1]
+
+
+def test_a_side_that_reads_little_does_not_wait() -> None:
+    """Another round of planning takes longer than its map side."""
+    assert starting(filtered(150), filtered(400)) == [0, 1]
+    assert starting(filtered(150), filtered(401)) == [0]
+    certain = "isnotnull(a#1L)"
+    assert starting(filtered(150), filtered(100, certain)) == [0, 1]
+    assert starting(filtered(150), filtered(101, certain)) == [0]
+
+
+def test_only_operators_that_read_several_may_change_with_sizes() -> None:
+    """A new plan of the others is the old one."""
+    last, _ = cut_plan(node("HashAggregateExec", shuffle(scan())), classify)
+    assert not has_joins([last])
+    for name in ("BroadcastHashJoinExec", "CartesianProductExec", "of an extension"):
+        joined, _ = cut_plan(node("ProjectExec", node(name, shuffle(scan()), scan())), classify)
+        assert has_joins([last, joined])
 
 
 def test_no_side_waits_in_vain() -> None:

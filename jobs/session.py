@@ -54,6 +54,7 @@ from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
+from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.storage.storage_clock import clock_of
@@ -169,6 +170,7 @@ class DurableShuffle(Calls, StoredStages):
         (storage, ahead), before = side_by_side(
             lambda: preflight(spark, task_storage, job, ids, compared),
             lambda: read_before_claim(task_storage, job),
+            far=is_far(task_storage),
         )
         self._clock = clock = clock_of(clock, ahead)
         self._storage = CountingStorage(storage)

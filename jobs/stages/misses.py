@@ -34,8 +34,10 @@ class Misses:
         others = [p for p in self._log.state.order if p.name == name]
         if not others:
             return f"the job has no stage named {name!r}"
+        compared = others[-_COMPARED:]
         with ThreadPoolExecutor(self._settings.control_threads) as pool:
-            stored = list(pool.map(self._described, others[-_COMPARED:]))
+            list(pool.map(self._read, [one for one in compared if one not in self._known]))
+        stored = [self._known[one] for one in compared]
         why = explain_miss(identity.components, [describe.components for describe in stored])
         moved = self._moved(name, identity, stored)
         return f"{why}; {moved}" if moved else why
@@ -60,7 +62,5 @@ class Misses:
         """Know a stage that this driver has just described."""
         self._known[stage.path] = stage.describe
 
-    def _described(self, path: StagePath) -> Describe:
-        if path not in self._known:
-            self._known[path] = open_stage(self._storage, path).describe
-        return self._known[path]
+    def _read(self, path: StagePath) -> None:
+        self._known[path] = open_stage(self._storage, path).describe

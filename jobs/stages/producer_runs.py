@@ -29,6 +29,7 @@ from durable_shuffle.shuffle.log.records import Seal
 from durable_shuffle.shuffle.log.stage import StageHandle, StageState, live_state
 from durable_shuffle.shuffle.seal.seal import Listed, WrittenIndex, list_written, sealed_state
 from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.write.awaited import Awaited
 
 _TWO_EXECUTIONS = "Spark computed rows below the stage twice, and they may differ"
@@ -113,12 +114,9 @@ class ProducerRuns:
             raise
         may_start()  # without map tasks, nobody has waited yet
         at_once = at_once and not stage.damaged
-        again, changed = side_by_side(
-            lambda: self.engine.attempted_again({result.spark_stage for result in results}),
-            lambda: changed or work.check_inputs(identity, at_once=at_once),
-        )
-        if again:
+        if self.engine.attempted_again({result.spark_stage for result in results}):
             _check_one_execution(identity, planned)
+        changed = changed or work.check_inputs(identity, at_once=at_once)
         earlier = len(commits) - stored
         commits |= {result.committed.commit.producer: result.committed for result in results}
         opened = self.engine.seen(identity.code) if identity.watched else []
@@ -142,6 +140,7 @@ class ProducerRuns:
                 may_go_on=partial(self.log.confirm, end=True) if confirms else lambda: None,
             ),
             lambda: list_written(stage),
+            far=is_far(stage.storage),
         )
         return Ran(state, results, earlier, listed, index)
 

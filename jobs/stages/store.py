@@ -278,6 +278,7 @@ class StageStore:
                 lambda: read_state(stored, ahead=SEALED),
                 lambda: list_written(stored) if whole else None,
                 lambda: small_index(stored, sealed),
+                far=self.is_far,
             )
         seal, why = state.seal, decision.why
         native = planned.native_exchanges if planned else 0
@@ -410,6 +411,7 @@ class StageStore:
             _, why = side_by_side(
                 lambda: lost.refuse(self._log.state, *key) if lost else None,
                 lambda: self.misses.why(work.name, identity),
+                far=self.is_far,
             )
             return decide(WantedStage(None, "", ()), None, policy, why), None
         state = self.state(stage, runs=runs and policy != "never", asked=asked or NOTHING)

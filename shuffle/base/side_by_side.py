@@ -1,6 +1,8 @@
 """Runs calls side by side, so that requests that do not depend on each other cost one round trip.
 
-It must not be used for calls whose order the protocol needs.
+It must not be used for calls whose order the protocol needs. A storage in a folder answers before
+a thread has started, and Python's threads then wait for each other: there, `far=False` runs the
+calls one after the other.
 """
 
 import threading
@@ -20,10 +22,12 @@ Later = Callable[[Callable[[], None]], None]
 
 
 @overload
-def side_by_side(one: Callable[[], A], two: Callable[[], B], /) -> tuple[A, B]: ...
+def side_by_side(
+    one: Callable[[], A], two: Callable[[], B], /, *, far: bool = True
+) -> tuple[A, B]: ...
 @overload
 def side_by_side(
-    one: Callable[[], A], two: Callable[[], B], three: Callable[[], C], /
+    one: Callable[[], A], two: Callable[[], B], three: Callable[[], C], /, *, far: bool = True
 ) -> tuple[A, B, C]: ...
 @overload
 def side_by_side(
@@ -32,13 +36,20 @@ def side_by_side(
     three: Callable[[], C],
     four: Callable[[], D],
     /,
+    *,
+    far: bool = True,
 ) -> tuple[A, B, C, D]: ...
-def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
+def side_by_side(*calls: Callable[[], Any], far: bool = True) -> tuple[Any, ...]:
     """Return what the calls give, in their order. All have ended then.
+
+    Args:
+        far: False runs them one after the other, up to the first that raises.
 
     Raises:
         Exception: that of the first call, in this order, that raised one.
     """
+    if not far:
+        return tuple(call() for call in calls)
     with ThreadPoolExecutor(len(calls) - 1) as pool:  # the last one runs here
         others = [pool.submit(call) for call in calls[:-1]]
         try:
@@ -50,13 +61,16 @@ def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     return (*(other.result() for other in others), last)
 
 
-def each_at_once(call: Callable[[A], B], arguments: Sequence[A]) -> list[B]:
+def each_at_once(call: Callable[[A], B], arguments: Sequence[A], *, far: bool = True) -> list[B]:
     """Return what the call gives for each argument, in their order. All have ended then.
+
+    Args:
+        far: False makes the calls one after the other, up to the first that raises.
 
     Raises:
         Exception: that of the first argument that raised one.
     """
-    if len(arguments) < 2:
+    if len(arguments) < 2 or not far:
         return [call(argument) for argument in arguments]
     with ThreadPoolExecutor(len(arguments)) as pool:
         return list(pool.map(call, arguments))

@@ -158,8 +158,8 @@ def _columns_of_few(entries: npt.NDArray[np.void], by: str) -> tuple[list[int], 
     """Return the same columns: an array costs more than a few numbers, and an index has a block for
     each of its partitions."""
     gaps, counts, places, last = list[int](), list[int](), list[tuple[int, ...]](), -1
-    fields = (entries[name].tolist() for name in (by, "segment", "offset", "length", "rows"))
-    for number, segment, *place in zip(*fields, strict=True):
+    fields = [by, "segment", "offset", "length", "rows"]
+    for number, segment, *place in entries[fields].tolist():
         if number != last:
             gaps.append(number - last - 1)
             counts.append(0)
@@ -217,14 +217,20 @@ def unpack_block(
 
 def _packed(column: npt.NDArray[np.integer] | list[int]) -> bytes:
     """Return one byte with the bytes of the smallest number and of the rest, then these."""
-    ends = (min, max) if isinstance(column, list) else (np.min, np.max)
-    least, most = (int(end(column)) for end in ends) if len(column) else (0, 0)
+    if not len(column):
+        return b"\0"
+    if isinstance(column, list):
+        least, most = min(column), max(column)
+    else:
+        least, most = int(column.min()), int(column.max())
     least_bytes, width = (least.bit_length() + 7) // 8, ((most - least).bit_length() + 7) // 8
     if max(least_bytes, width) > MAX_NUMBER_BYTES:
         raise InvalidInputError(f"a number in a block is below 2**48, found {most}")
-    head = bytes([least_bytes | width << 4]) + least.to_bytes(least_bytes, "little")
+    head = bytes((least_bytes | width << 4,)) + least.to_bytes(least_bytes, "little")
+    if not width:
+        return head
     if isinstance(column, list):
-        return head + b"".join((n - least).to_bytes(width, "little") for n in column)
+        return head + b"".join([(n - least).to_bytes(width, "little") for n in column])
     above = (column.astype("<u8") - np.uint64(least)).view(np.uint8).reshape(len(column), 8)
     return head + above[:, :width].tobytes()
 

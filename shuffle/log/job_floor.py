@@ -30,6 +30,7 @@ from durable_shuffle.shuffle.log.layout import job_floors_prefix
 from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.log.typed_log import NOTHING, TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import is_far
 
 NAMES = (0, 1)
 _MARK = 2
@@ -76,16 +77,18 @@ def newest_floor(storage: Storage, job: str) -> JobState | None:
     Raises:
         CorruptDataError, IncompatibleError: a floor cannot be used; lower slots may be gone.
     """
-    one, other = NAMES
+    (one, other), far = NAMES, is_far(storage)
 
     def look() -> list[JobState]:
         both = side_by_side(
-            lambda: read_floor(storage, job, one), lambda: read_floor(storage, job, other)
+            lambda: read_floor(storage, job, one),
+            lambda: read_floor(storage, job, other),
+            far=far,
         )
         return [state for state in both if state is not None]
 
     slots = floors(storage, job)
-    found, mark = side_by_side(look, lambda: slots.read(_MARK))
+    found, mark = side_by_side(look, lambda: slots.read(_MARK), far=far)
     # each of them stands above every slot that is gone, so one that is seen is enough
     looks = 0
     while mark is not None and not found:

@@ -38,6 +38,7 @@ from durable_shuffle.shuffle.log.records import (
 )
 from durable_shuffle.shuffle.log.slot_log import SlotLog, slots_listed
 from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import is_far
 
 SNAPSHOT_EVERY = 8
 """Most records from one snapshot to the next, and so most that opening a job reads behind one."""
@@ -381,7 +382,7 @@ def newest_snapshot(
             state = look()
         else:
             behind = range(slot, slot + SNAPSHOT_EVERY + 1)  # with the empty slot
-            state, asked = side_by_side(look, partial(log.read_many, behind))
+            state, asked = side_by_side(look, partial(log.read_many, behind), far=is_far(storage))
         if state is not None:
             return state, asked
     return JobState(job), asked

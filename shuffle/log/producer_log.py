@@ -148,14 +148,14 @@ def with_extents(
 
     def read(item: tuple[SlotLog, CommittedAttempt]) -> CommittedAttempt:
         slots, committed = item
-        if committed.commit.extents:
-            return committed
         return read_commit(slots, committed.slot, committed.commit.record_id)
 
     ahead = iter(commits)
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads) as pool:  # it starts a thread when one is needed
         while some := list(itertools.islice(ahead, _READ_AHEAD)):
-            yield from pool.map(read, some)
+            again = pool.map(read, [item for item in some if not item[1].commit.extents])
+            for _, committed in some:
+                yield committed if committed.commit.extents else next(again)
 
 
 def commit_attempt(slots: SlotLog, commit: Commit, *, after: int = -1) -> CommittedAttempt:

@@ -22,6 +22,7 @@ from durable_shuffle.serialization.errors import CorruptDataError, NotFoundError
 from durable_shuffle.shuffle.base.side_by_side import each_at_once
 from durable_shuffle.shuffle.log.layout import slot_name
 from durable_shuffle.shuffle.storage.contract import Created, Storage, listed_after
+from durable_shuffle.shuffle.storage.local import is_far
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,9 @@ class SlotLog:
 
     def read_many(self, slots: range) -> dict[int, bytes | None]:
         """Return what `read` gives for each of the slots, which are asked for at once."""
-        return dict(zip(slots, each_at_once(self.read, slots), strict=True))
+        return dict(
+            zip(slots, each_at_once(self.read, slots, far=is_far(self.storage)), strict=True)
+        )
 
     def read_from(self, slot: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (slot, record) from `slot` up to the first empty slot."""

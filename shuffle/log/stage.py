@@ -52,6 +52,7 @@ from durable_shuffle.shuffle.log.slot_log import SlotLog, Won
 from durable_shuffle.shuffle.log.stage_notes import Entered, Suspect, Unrecognised
 from durable_shuffle.shuffle.log.typed_log import NOTHING, TypedLog
 from durable_shuffle.shuffle.storage.contract import Storage
+from durable_shuffle.shuffle.storage.local import is_far
 
 _SHORT = 8
 """A stage log up to this slot is read record by record."""
@@ -356,7 +357,9 @@ def open_with_log(
     """As `open_stage`, and what stands in the first slots behind DESCRIBE, for `read_state`."""
     log = SlotLog(storage, path.log_prefix)
     return side_by_side(
-        lambda: open_stage(storage, path), lambda: log.read_many(range(1, 1 + SEALED))
+        lambda: open_stage(storage, path),
+        lambda: log.read_many(range(1, 1 + SEALED)),
+        far=is_far(storage),
     )
 
 

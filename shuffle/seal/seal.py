@@ -81,8 +81,9 @@ def sealed_state(
         record_id: random id, also the index object's name.
         settings: threads and the folder for temporary files; None for the defaults.
         known: what the caller knows of the stage's log; None to read it.
-        may_seal: runs beside the writing of the index; raises if the caller must not seal.
-        may_go_on: runs beside the writing of SEAL; raises if the caller must stop behind it.
+        may_seal: runs beside the writing of the index, or before it; raises if the caller must not
+            seal.
+        may_go_on: the same of the writing of SEAL; raises if the caller must stop behind it.
         foreseen: is told the seal and a small index before the seal is written, and on a storage
             that is far before the index is: elsewhere readers read the object. Nothing that is
             stored or handed out may rest on them before this function returns that very seal.
@@ -126,6 +127,7 @@ def sealed_state(
         lambda: write_index(stage, ordered, record_id, settings or Settings(), before),
         stage,
         may_seal,
+        far=far,
     )
     if not far:
         ready(indexed)
@@ -140,17 +142,19 @@ def sealed_state(
         return None
 
     known = state
-    _, (state, _) = side_by_side(may_go_on, lambda: stage_log(stage).decide(known, unless_decided))
+    _, (state, _) = side_by_side(
+        may_go_on, lambda: stage_log(stage).decide(known, unless_decided), far=far
+    )
     return state, (record_id, indexed.whole)  # with a seal, else `unless_decided` raised
 
 
 def _written(
-    write: Callable[[], "Indexed"], stage: StageHandle, may_seal: Callable[[], None]
+    write: Callable[[], "Indexed"], stage: StageHandle, may_seal: Callable[[], None], *, far: bool
 ) -> "Indexed":
     """Return the index that `write` writes; give it back if the caller must not seal."""
     indexed: list[Indexed] = []
     try:
-        side_by_side(may_seal, lambda: indexed.append(write()))
+        side_by_side(may_seal, lambda: indexed.append(write()), far=far)
     except Exception:
         for one in indexed:
             give_back(stage.storage, one.written)
@@ -283,6 +287,7 @@ def list_written(stage: StageHandle) -> Listed:
         *side_by_side(
             lambda: list(stage.storage.list(stage.path.producers_prefix)),
             lambda: list(stage.storage.list(stage.path.segments_prefix)),
+            far=is_far(stage.storage),
         )
     )
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from round_trips import counted_rounds
+from round_trips import counted_rounds, folders_are_far
 
 from durable_shuffle import DurableShuffle
 from durable_shuffle.jobs import claims
@@ -27,6 +27,7 @@ def test_rounds_of_the_driver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Storing a new stage and finding a stored one take so many rounds, whatever is in flight."""
+    folders_are_far(monkeypatch)
     found = []
     for _ in range(2):
         with DurableShuffle(spark, str(tmp_path), job="rounds") as shuffle:
@@ -47,6 +48,7 @@ def test_stages_of_a_query_are_looked_up_at_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that finds a query stored waits for little more than it does for one stage."""
+    folders_are_far(monkeypatch)
     base = spark.range(0, 1000, 1, 4).selectExpr("id", "id % 17 AS k")
     sums = [F.sum("id").alias(f"s{n}") for n in range(9)]
     parts = [base.where(f"k <> {n}").groupBy("k").agg(one) for n, one in enumerate(sums)]
@@ -68,7 +70,7 @@ def test_a_driver_opens_and_ends_in_few_rounds(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a job with a long log. Its snapshot is kept behind the caller."""
-    monkeypatch.setattr(claims, "is_far", lambda _: True)
+    folders_are_far(monkeypatch)
     open_ = partial(DurableShuffle, spark, tmp_path, job="rounds", retention="until_released")
     snapshots: set[str] = set()
     for run in range(6):

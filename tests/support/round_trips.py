@@ -58,6 +58,11 @@ class Rounds:
                     self._changed.wait(left)
 
 
+def folders_are_far(patch: pytest.MonkeyPatch) -> None:
+    """Let local folders count as storage whose requests take long, as a bucket's do."""
+    patch.setattr("durable_shuffle.shuffle.storage.local.backend_of", lambda _: None)
+
+
 @contextmanager
 def counted_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
     """Count the rounds of this process's requests to local folders."""

@@ -5,7 +5,34 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from durable_shuffle.shuffle.base.side_by_side import Behind, OneBeside, ahead
+from durable_shuffle.shuffle.base.side_by_side import (
+    Behind,
+    OneBeside,
+    ahead,
+    each_at_once,
+    side_by_side,
+)
+
+
+def test_calls_to_a_storage_that_is_near_come_one_after_the_other() -> None:
+    """In the caller's thread. None is made behind one that fails."""
+    told = list[tuple[int, int]]()
+
+    def call(n: int) -> int:
+        told.append((n, threading.get_ident()))
+        if n == 3:
+            raise ValueError("the third")
+        return 10 * n
+
+    assert side_by_side(lambda: call(1), lambda: call(2), far=False) == (10, 20)
+    assert each_at_once(call, [1, 2], far=False) == [10, 20]
+    here = threading.get_ident()
+    assert told == 2 * [(1, here), (2, here)]
+    with pytest.raises(ValueError, match="third"):
+        side_by_side(lambda: call(3), lambda: call(4), far=False)
+    with pytest.raises(ValueError, match="third"):
+        each_at_once(call, [3, 4], far=False)
+    assert told[4:] == 2 * [(3, here)]
 
 
 def test_calls_behind_run_in_their_order_and_fail_alone() -> None:

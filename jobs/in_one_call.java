@@ -1,10 +1,12 @@
 // Makes a list of calls one after the other, in one call from Python; see in_one_call.py.
 public final class ListOfCalls {
   private static final int CHARACTERS_OF_A_PACKET = 8000;
+  private static final int MOST_METHODS = 10000;
 
   private py4j.GatewayServer server;
   private py4j.Gateway gateway;
   private final py4j.reflection.ReflectionEngine engine = new py4j.reflection.ReflectionEngine();
+  private final java.util.Map methods = new java.util.concurrent.ConcurrentHashMap();
   private final com.fasterxml.jackson.databind.ObjectMapper json =
       new com.fasterxml.jackson.databind.ObjectMapper();
 
@@ -59,18 +61,43 @@ public final class ListOfCalls {
     if (kind.equals("call")) {
       Object on = value(step.get(1), given, values);
       if (on == null) throw new NullPointerException(name + " of null");
-      return engine.invoke(on, engine.getMethod(on, name, arguments), arguments);
+      return engine.invoke(on, method(on.getClass(), on, name, arguments), arguments);
     }
     if (kind.equals("option")) {
       scala.Option option = (scala.Option) value(step.get(1), given, values);
       return option.isDefined() ? option.get() : null;
     }
     String of = (String) step.get(1);
-    if (kind.equals("new"))
-      return engine.invoke(null, engine.getConstructor(of, arguments), arguments);
+    if (kind.equals("new")) return engine.invoke(null, method(of, null, "", arguments), arguments);
     if (kind.equals("field"))
       return py4j.reflection.ReflectionUtil.classForName(of).getField(name).get(null);
-    return engine.invoke(null, engine.getMethod(of, name, arguments), arguments);
+    return engine.invoke(null, method(of, null, name, arguments), arguments);
+  }
+
+  /**
+   * Returns what py4j chooses for these types of arguments. It keeps what it has chosen for one
+   * thread alone, and for each new thread it would look through all methods of a class again.
+   *
+   * @param of a class, or the name of one
+   * @param on null for a static method, or a constructor, whose name is ""
+   */
+  private py4j.reflection.MethodInvoker method(
+      Object of, Object on, String name, Object[] arguments) {
+    Object[] key = new Object[arguments.length + 2];
+    key[0] = of;
+    key[1] = name;
+    for (int n = 0; n < arguments.length; n++)
+      key[n + 2] = arguments[n] == null ? null : arguments[n].getClass();
+    java.util.List chosen = java.util.Arrays.asList(key);
+    Object found = methods.get(chosen);
+    if (found == null) {
+      if (on != null) found = engine.getMethod(on, name, arguments);
+      else if (name.isEmpty()) found = engine.getConstructor((String) of, arguments);
+      else found = engine.getMethod((String) of, name, arguments);
+      if (methods.size() >= MOST_METHODS) methods.clear();
+      methods.put(chosen, found);
+    }
+    return (py4j.reflection.MethodInvoker) found;
   }
 
   private static Object value(Object written, Object[] given, java.util.List values) {

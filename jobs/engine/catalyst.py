@@ -284,10 +284,15 @@ def alias(jvm: Any, expression: Any, name: str) -> Any:
 
 def project(df: DataFrame, columns: Any) -> DataFrame:
     """Return `df` projected to the given named Catalyst expressions, a Scala Seq."""
-    jvm: Any = classes_of(df.sparkSession)
-    analyzed = analyzed_plan(df)
+    session = df.sparkSession
+    given = session._jsparkSession, cast("Any", df)._jdf, columns  # noqa: SLF001
+    return DataFrame(in_one_call(classes_of(session), projected, *given), session)
+
+
+def projected(jvm: Any, java_session: Any, frame: Any, columns: Any) -> Any:
+    """Like `project`, of the JVM's DataFrame; for `in_one_call`."""
     logical = getattr(jvm, "org.apache.spark.sql.catalyst.plans.logical")
-    return of_rows(df.sparkSession, logical.Project(columns, analyzed))
+    return frame_of(jvm, java_session, logical.Project(columns, plan_of(frame)))
 
 
 def with_origin(rows: DataFrame, origin: DataFrame) -> DataFrame:

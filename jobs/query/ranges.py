@@ -10,9 +10,7 @@ i, inclusive, go to partition i. Bounds decide how even the partitions are, neve
 import base64
 import json
 from collections.abc import Sequence
-from typing import Any, cast
-
-from pyspark.sql import functions as F
+from typing import Any
 
 from durable_shuffle.jobs.engine import catalyst
 from durable_shuffle.jobs.identity.jvm.calls import class_name, items, module, simple_name, to_seq
@@ -125,22 +123,21 @@ class RangeKeys:
         """Return a random sample of the keys, sorted, as a JVM array of internal rows, and their
         number."""
 
-        def named(jvm: Any) -> Any:
+        def sampled(jvm: Any, java_session: Any, frame: Any) -> tuple[Any, Any]:
             structs = [standing_for(jvm, struct) for struct in self._structs]
-            return to_seq(jvm, [catalyst.alias(jvm, one, f"k{i}") for i, one in enumerate(structs)])
-
-        keys = catalyst.project(self._rows, in_one_call(self._jvm, named))
-        order = [
-            F.col(f"k{i}").desc() if descending else F.col(f"k{i}").asc()
-            for i, descending in enumerate(self._descending)
-        ]
-        sample = keys.orderBy(F.rand()).limit(wanted).orderBy(*order)
-
-        def collected(jvm: Any, frame: Any) -> tuple[Any, Any]:
-            rows = frame.queryExecution().executedPlan().executeCollect()
+            keys = [catalyst.alias(jvm, one, f"k{i}") for i, one in enumerate(structs)]
+            frame = catalyst.projected(jvm, java_session, frame, to_seq(jvm, keys))
+            functions = module(jvm, "org.apache.spark.sql.functions")
+            columns = [functions.col(f"k{i}") for i in range(len(keys))]
+            each = zip(columns, self._descending, strict=True)
+            order = [column.desc() if descending else column.asc() for column, descending in each]
+            sample = frame.sort(to_seq(jvm, [functions.rand()])).limit(wanted)
+            sorted_rows = sample.sort(to_seq(jvm, order))
+            rows = sorted_rows.queryExecution().executedPlan().executeCollect()
             return rows, getattr(jvm, "java.lang.reflect.Array").getLength(rows)
 
-        rows, count = in_one_call(self._jvm, collected, cast("Any", sample)._jdf)  # noqa: SLF001
+        given = self._rows.sparkSession._jsparkSession, self._rows._jdf  # noqa: SLF001
+        rows, count = in_one_call(self._jvm, sampled, *given)
         return rows, count
 
 

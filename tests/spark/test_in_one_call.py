@@ -39,7 +39,17 @@ def objects(jvm: Any) -> Any:
     return getattr(jvm, "java.util.Arrays").toString(made), made[3]
 
 
+def overloads(jvm: Any) -> Any:
+    """Methods of one name, each of which takes another type, twice."""
+    text, builder = getattr(jvm, "java.lang.String"), getattr(jvm, "java.lang.StringBuilder")()
+    for value in (1, True, "x", 2.5, 2**40) * 2:
+        builder.append(text.valueOf(value)).append(value)
+    empty = getattr(jvm, "java.lang.StringBuilder")(builder.toString())
+    return builder.toString(), empty.append("").length()
+
+
 WORK: dict[str, Callable[..., Any]] = {
+    "overloads": overloads,
     "values": objects,
     "bytes": lambda jvm: getattr(jvm, "java.lang.String")(b"abc\x7f", "UTF-8"),
     "a list": lambda jvm: to_seq(jvm, [1, "two", None]).mkString("|"),

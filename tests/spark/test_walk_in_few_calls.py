@@ -136,7 +136,7 @@ def test_each_literal_counts(
     assert found() == at_once
 
 
-@pytest.mark.parametrize("name", ["q01", "q02", "q12", "q21"])
+@pytest.mark.parametrize("name", ["q01", "q02", "q12", "q20", "q21"])
 def test_a_query_takes_few_calls(
     tables: SparkSession, tmp_path: Path, jvm_calls: Any, name: str
 ) -> None:

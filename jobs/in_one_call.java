@@ -1,6 +1,7 @@
 // Makes a list of calls one after the other, in one call from Python; see in_one_call.py.
 public final class ListOfCalls {
-  private static final int CHARACTERS_OF_A_PACKET = 8000;
+  private static final int BYTES_OF_A_PACKET = 6000;
+  private static final int LONG_TEXT = 200;
   private static final int MOST_METHODS = 10000;
 
   private py4j.GatewayServer server;
@@ -18,9 +19,11 @@ public final class ListOfCalls {
   }
 
   /**
-   * Returns the wanted values: a single object as it is, else a JSON list. An object in it is
-   * {"of": as py4j names it}, or {"at": its number in a list}, whose name is the last value. The last
-   * calls of the script are made in any case.
+   * Returns the wanted values: a single object as it is, else bytes, which py4j passes on faster than
+   * a text. The first four say how many the head takes; behind it stand the long texts. The head is
+   * a JSON list. An object in it is {"of": as py4j names it}, or {"at": its number in a list}, whose
+   * name is the last value; a long text is {"text": [its first byte, its end]}. The last calls of the
+   * script are made in any case.
    */
   public Object run(String script, Object a, Object b, Object c, Object d, Object e, Object f,
       Object g, Object h, Object i, Object j, Object k, Object l) throws Throwable {
@@ -113,10 +116,19 @@ public final class ListOfCalls {
   private Object wanted(java.util.List numbers, boolean each, Object[] given, java.util.List values)
       throws Exception {
     java.util.List written = new java.util.ArrayList(), found = new java.util.ArrayList();
+    java.io.ByteArrayOutputStream texts = new java.io.ByteArrayOutputStream();
     for (int n = 0; n < numbers.size(); n++) {
       Object one = value(numbers.get(n), given, values);
       if (one instanceof String[]) one = java.util.Arrays.asList((Object[]) one);
-      else if (one != null && !isPlain(one)) {
+      else if (one instanceof byte[]) {
+        String text = java.util.Base64.getEncoder().encodeToString((byte[]) one);
+        one = java.util.Collections.singletonMap("bytes", text);
+      } else if (one instanceof String && ((String) one).length() > LONG_TEXT) {
+        Integer first = Integer.valueOf(texts.size());
+        texts.write(((String) one).getBytes("UTF-8"));
+        Object[] place = {first, Integer.valueOf(texts.size())};
+        one = java.util.Collections.singletonMap("text", java.util.Arrays.asList(place));
+      } else if (one != null && !isPlain(one)) {
         if (numbers.size() == 1) return one;
         if (!each) found.add(one);
         one = each ? java.util.Collections.singletonMap("of", named(one))
@@ -125,9 +137,11 @@ public final class ListOfCalls {
       written.add(one);
     }
     if (!each) written.add(named(found));
-    String text = json.writeValueAsString(written);
-    if (text.length() > CHARACTERS_OF_A_PACKET) sendPacketsAtOnce();
-    return text;
+    byte[] head = json.writeValueAsString(written).getBytes("UTF-8");
+    java.nio.ByteBuffer answer = java.nio.ByteBuffer.allocate(4 + head.length + texts.size());
+    answer.putInt(head.length).put(head).put(texts.toByteArray());
+    if (answer.capacity() > BYTES_OF_A_PACKET) sendPacketsAtOnce();
+    return answer.array();
   }
 
   private String named(Object one) { return gateway.getReturnObject(one).getCommandPart(); }

@@ -11,16 +11,16 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any
 
+from py4j import java_gateway, protocol
 from py4j.java_collections import JavaArray
 from py4j.java_gateway import JavaObject
-from py4j.protocol import GATEWAY_SERVER_OBJECT_ID, get_return_value
 
 from durable_shuffle.shuffle.base.user_code import named_text_of
 
@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 _MOST_OBJECTS = 12
 _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 _ARRAY = "java.lang.reflect.Array"
+_BYTES = protocol.SUCCESS + protocol.BYTES_TYPE
 _compiling = threading.Lock()
 
 
@@ -93,15 +94,14 @@ def in_one_call(root: Any, work: Callable[..., Any], *objects: Any, fetch: bool 
     for change, before in reversed(list(zip(_around.changes, changed, strict=True))):
         change.leave(names, before, *map(calls.later, change.objects))
     steps = [*calls.steps, last, numbers, fetch]
-    padding = [None] * (_MOST_OBJECTS - len(calls.objects))
-    found = runner.run(json.dumps(steps, allow_nan=False), *calls.objects, *padding)
-    if not isinstance(found, str):
+    found = _answer(runner, json.dumps(steps, allow_nan=False), calls.objects)
+    if not isinstance(found, bytes):
         values = [found]
     else:
-        client = runner._gateway_client  # noqa: SLF001
-        values = json.loads(found)
+        client, end = runner._gateway_client, 4 + int.from_bytes(found[:4], "big")  # noqa: SLF001
+        values, texts = json.loads(found[4:end]), found[end:]
         held = None if fetch else _named(values.pop(), client)
-        values = [_object_in(one, held, client) for one in values]
+        values = [_value_in(one, held, client, texts) for one in values]
     return tuple(values) if isinstance(wanted, tuple) else values[0]
 
 
@@ -153,13 +153,36 @@ def _nothing_around() -> Iterator[None]:
 
 def _named(name: str, client: Any) -> Any:
     """Return the object of which py4j would have answered the name."""
-    return get_return_value(f"y{name}", client)
+    return protocol.get_return_value(protocol.SUCCESS + name, client)
 
 
-def _object_in(value: Any, held: Any, client: Any) -> Any:
+def _answer(runner: Any, script: str, objects: Sequence[Any]) -> Any:
+    """Return what `run` of the JVM's class answers, with the texts of its protocol.
+
+    py4j itself asks eight converters about each argument, and decodes bytes in a loop of Python.
+    """
+    client, target = runner._gateway_client, runner._target_id  # noqa: SLF001
+    given = [protocol.STRING_TYPE + protocol.escape_new_line(script)]
+    given += [protocol.REFERENCE_TYPE + one._get_object_id() for one in objects]  # noqa: SLF001
+    given += [protocol.NULL_TYPE] * (_MOST_OBJECTS - len(objects))
+    lines = [protocol.CALL_COMMAND_NAME + target, "run", *given, protocol.END_COMMAND_PART]
+    answer = client.send_command("\n".join(lines))
+    if answer.startswith(_BYTES):
+        return base64.b64decode(answer[len(_BYTES) :])
+    return java_gateway.get_return_value(
+        answer, client, target, "run"
+    )  # PySpark's, with its errors
+
+
+def _value_in(value: Any, held: Any, client: Any, texts: bytes) -> Any:
     if not isinstance(value, dict):
         return value
-    return _named(value["of"], client) if "of" in value else Held(held, value["at"])
+    ((kind, of),) = value.items()
+    if kind == "text":
+        return texts[of[0] : of[1]].decode()
+    if kind == "bytes":
+        return base64.b64decode(of)
+    return _named(of, client) if kind == "of" else Held(held, of)
 
 
 def now(root: Any) -> Any:
@@ -206,7 +229,7 @@ def or_none(option: Any) -> Any:
 def _compiled(root: Any) -> Any | None:
     def call_by_call(root: Any, work: Callable[[Any], Any]) -> Any:
         made = work(root)
-        return made.of(JavaObject(GATEWAY_SERVER_OBJECT_ID, made._gateway_client))  # noqa: SLF001
+        return made.of(JavaObject(protocol.GATEWAY_SERVER_OBJECT_ID, made._gateway_client))  # noqa: SLF001
 
     package = "durable_shuffle.jobs"
     return compiled_in_driver(root, package, "in_one_call.java", "ListOfCalls", call_by_call)

@@ -13,6 +13,7 @@ from pyspark.serializers import NoOpSerializer, Serializer
 
 from durable_shuffle.jobs.in_one_call import in_one_call, list_in
 from durable_shuffle.jobs.java import classes_of
+from durable_shuffle.jobs.jvm_rows.compiled import nothing
 from durable_shuffle.jobs.spark_versions import elements_served, prepared_for_workers
 
 _PYTHON = "org.apache.spark.api.python."
@@ -96,15 +97,14 @@ def _tasks(
     It takes the JavaSparkContext, and the context's accumulator.
     """
 
-    def of_task(number: int, nothing: Iterator[bytes]) -> Iterator[bytes]:
-        deque(nothing, maxlen=0)  # Spark ends a worker that has not read its input to the end
+    def of_task(number: int, elements: Iterator[bytes]) -> Iterator[bytes]:
+        deque(elements, maxlen=0)  # Spark ends a worker that has not read its input to the end
         return function(number)
 
     rdd = _python_rdd(context, of_task, NoOpSerializer())
 
     def made(jvm: Any, java_context: Any, accumulator: Any) -> Any:
-        nothing = java_context.parallelize(list_in(jvm, ()), tasks).rdd()
-        return rdd(jvm, nothing, accumulator)
+        return rdd(jvm, nothing(jvm, java_context.sc(), tasks), accumulator)
 
     return made
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.jvm_rows.compiled import compiled_in
+from durable_shuffle.jobs.jvm_rows.compiled import compiled_in, nothing
 from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
 from durable_shuffle.recovery.skew import Read
 from durable_shuffle.serialization.frames import MAX_RECORD_BYTES
@@ -117,8 +117,7 @@ def rows_of_files(
         facts = getattr(jvm, "java.util.HashMap")()
         for name, value in files.facts.items():
             facts.put(name, value)
-        # the tasks take no rows, so the values of this RDD are never looked at
-        numbers = context.range(0, files.tasks, 1, files.tasks)
-        return numbers, [*decoder_references(jvm, schema, stored), facts]
+        references = [*decoder_references(jvm, schema, stored), facts]
+        return nothing(jvm, context, files.tasks), references
 
     return compiled_in(jvm, session, decoder_text(), given)

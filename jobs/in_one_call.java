@@ -78,8 +78,8 @@ public final class ListOfCalls {
   }
 
   /**
-   * Returns what py4j chooses for these types of arguments. It keeps what it has chosen for one
-   * thread alone, and for each new thread it would look through all methods of a class again.
+   * Returns what py4j chooses for these types of arguments. py4j itself keeps its choice for one
+   * thread alone: each new thread would look through all methods of a class again.
    *
    * @param of a class, or the name of one
    * @param on null for a static method, or a constructor, whose name is ""

@@ -213,6 +213,19 @@ def list_in(jvm: Any, values: Iterable[Any]) -> Any:
     return found
 
 
+def empty_rdd(jvm: Any, context: Any, partitions: int) -> Any:
+    """Return the JVM's RDD of so many partitions without elements; for a function of `in_one_call`.
+
+    `range` of a SparkContext takes 4 ms: Spark looks into the code of the functions that it uses.
+
+    Args:
+        context: a SparkContext.
+        partitions: from 1.
+    """
+    java_context = getattr(jvm, "org.apache.spark.api.java.JavaSparkContext")
+    return java_context.fromSparkContext(context).parallelize(list_in(jvm, ()), partitions).rdd()
+
+
 def text_of(value: Any) -> Any:
     """Return a number's text; for a function of `in_one_call`."""
     return value.toString() if isinstance(value, _Later) else str(value)

@@ -11,9 +11,8 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.serializers import NoOpSerializer, Serializer
 
-from durable_shuffle.jobs.in_one_call import in_one_call, list_in
+from durable_shuffle.jobs.in_one_call import empty_rdd, in_one_call, list_in
 from durable_shuffle.jobs.java import classes_of
-from durable_shuffle.jobs.jvm_rows.compiled import nothing
 from durable_shuffle.jobs.spark_versions import elements_served, prepared_for_workers
 
 _PYTHON = "org.apache.spark.api.python."
@@ -104,7 +103,7 @@ def _tasks(
     rdd = _python_rdd(context, of_task, NoOpSerializer())
 
     def made(jvm: Any, java_context: Any, accumulator: Any) -> Any:
-        return rdd(jvm, nothing(jvm, java_context.sc(), tasks), accumulator)
+        return rdd(jvm, empty_rdd(jvm, java_context.sc(), tasks), accumulator)
 
     return made
 

@@ -79,16 +79,6 @@ def compiled_in(
     return rdd.mapPartitionsWithEvaluator(factory, row_class)
 
 
-def nothing(jvm: Any, context: Any, tasks: int) -> Any:
-    """Return an RDD of so many partitions without elements; for a function of `in_one_call`.
-
-    `range` of a SparkContext takes 4 ms: Spark looks into the code of the functions that it uses.
-    """
-    java_context = getattr(jvm, "org.apache.spark.api.java.JavaSparkContext")
-    empty = java_context.fromSparkContext(context).parallelize(list_in(jvm, ()), tasks)
-    return empty.rdd()
-
-
 def check_internals(spark: SparkSession, text: str) -> None:
     """Check, without running anything, that `compiled` finds what it needs.
 

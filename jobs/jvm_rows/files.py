@@ -14,7 +14,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.jvm_rows.compiled import compiled_in, nothing
+from durable_shuffle.jobs.in_one_call import empty_rdd
+from durable_shuffle.jobs.jvm_rows.compiled import compiled_in
 from durable_shuffle.jobs.jvm_rows.decoder import decoder_references, decoder_text
 from durable_shuffle.recovery.skew import Read
 from durable_shuffle.serialization.frames import MAX_RECORD_BYTES
@@ -118,6 +119,6 @@ def rows_of_files(
         for name, value in files.facts.items():
             facts.put(name, value)
         references = [*decoder_references(jvm, schema, stored), facts]
-        return nothing(jvm, context, files.tasks), references
+        return empty_rdd(jvm, context, files.tasks), references
 
     return compiled_in(jvm, session, decoder_text(), given)

@@ -377,8 +377,7 @@ class PlannedQuery:
         hashed = cut.node.partitioning if cut.exchange.kind == "hash" else None
         with catalyst.active(session, calls_only=True):
             rows, rdd, _, producers, expression = rows_of(session, plan, orders, hashed)
-        recorded, partitions = dict(conf), cut.exchange.partitions or None
-        shaped = rows
+        shaped, recorded, partitions = rows, dict(conf), cut.exchange.partitions or None
         with catalyst.active(session) if kinds is None or is_range else nullcontext():
             if is_range:
                 keys = RangeKeys(rows, cut.node.partitioning)

@@ -48,7 +48,16 @@ def overloads(jvm: Any) -> Any:
     return builder.toString(), empty.append("").length()
 
 
+def long_texts(jvm: Any) -> Any:
+    """Several of them, with more bytes than letters, beside bytes and a short text."""
+    text = getattr(jvm, "java.util.Objects").toString
+    decoded = getattr(jvm, "java.util.Base64").getDecoder().decode("AAH/")
+    return text("é" * 201), decoded, text("short"), text("z\u2028" * 300)
+
+
 WORK: dict[str, Callable[..., Any]] = {
+    "long texts": long_texts,
+    "bytes alone": lambda jvm: getattr(jvm, "java.util.Base64").getDecoder().decode("AAH/"),
     "overloads": overloads,
     "values": objects,
     "bytes": lambda jvm: getattr(jvm, "java.lang.String")(b"abc\x7f", "UTF-8"),

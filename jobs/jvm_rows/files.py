@@ -27,7 +27,7 @@ from durable_shuffle.shuffle.log.stage import StageHandle
 from durable_shuffle.shuffle.seal.index import MAX_SLICE_BYTES
 from durable_shuffle.shuffle.seal.suspect import note_of_jvm
 from durable_shuffle.shuffle.storage.contract import MAX_WHOLE_BYTES, Storage
-from durable_shuffle.shuffle.storage.local import LocalStorage
+from durable_shuffle.shuffle.storage.local import LocalStorage, is_far
 from durable_shuffle.shuffle.storage.retrying import RetryingStorage
 
 Fact = str | int | float | bool | bytes
@@ -88,9 +88,10 @@ def stored_files(
 def folder_of(storage: Storage) -> str | None:
     """Return the folder of the product's own storage in a folder, None for any other storage.
 
-    Subclasses and other layers may do more than Java knows of, so they do not count.
+    Subclasses and other layers may do more than Java knows of, so they do not count. Where requests
+    take long, readers are given an index before it is stored (`sealed_state`), and Java opens it.
     """
-    if type(storage) is not RetryingStorage:
+    if type(storage) is not RetryingStorage or is_far(storage):
         return None
     backend = storage.backend
     return backend.folder if type(backend) is LocalStorage else None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from round_trips import folders_are_far
 from sealing import Watched, two_exchanges
 
 from durable_shuffle import DurableShuffle
@@ -63,11 +64,17 @@ def test_a_seal_that_fails_ends_the_query(
         assert shuffle.report().stages[0].map_tasks_run == 0
 
 
+@pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("used", ["broadcast", "subquery"])
-def test_planning_that_reads_a_stage_waits_for_its_index(
-    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, used: str
+def test_planning_that_reads_a_stage_has_its_index(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch, used: str, far: bool
 ) -> None:
-    """Broadcasts and subqueries of the next stage run while it is planned."""
+    """Broadcasts and subqueries of the next stage run while it is planned.
+
+    In a folder they wait for the index; where requests take long they are given its bytes.
+    """
+    if far:
+        folders_are_far(monkeypatch)
     held: list[str] = []
     put = LocalStorage.put
 

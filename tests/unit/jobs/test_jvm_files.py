@@ -19,6 +19,7 @@ from plain_jvm import java_class, new_object, plain_jvm
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from random_rows import random_batch, random_schema
 from repaired import WRITING, make, repair, run_again
+from round_trips import folders_are_far
 from sealed_stage import sealed_stage
 from small_stage import SMALL, SeededIds, new_stage, seal, write
 
@@ -311,7 +312,9 @@ def test_a_failing_read_is_tried_again(root: Path, ids: SeededIds, reader: MakeR
     assert int(found.text.rpartition("tries=")[2]) > 1
 
 
-def test_only_the_plain_storage_of_a_folder_counts(root: Path) -> None:
+def test_only_the_plain_storage_of_a_folder_counts(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other storages and layers may do what Java does not know of."""
 
     class Own(LocalStorage):
@@ -325,6 +328,8 @@ def test_only_the_plain_storage_of_a_folder_counts(root: Path) -> None:
     assert folder_of(RetryingStorage(Own(root))) is None
     assert folder_of(Layer(LocalStorage(root))) is None
     assert folder_of(RetryingStorage(MemoryStorage())) is None
+    folders_are_far(monkeypatch)
+    assert folder_of(open_storage(str(root))) is None
 
 
 def harmed(read: Reader, root: Path, rng: random.Random) -> tuple[Path, bytes]:

@@ -4,8 +4,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 
-from durable_shuffle.jobs.engine.checks import check_version
-from durable_shuffle.jobs.python_stage.methods import PythonStages
+from durable_shuffle.jobs.python_stage.calls import PythonCalls
 from durable_shuffle.jobs.query.at_risk import Risk
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.stages.explanation import Explanation
@@ -19,15 +18,14 @@ class Explain:
     job may run, to count the partitions of a partly stored stage.
     """
 
-    def __init__(self, calls: "Calls") -> None:
-        self._calls = calls
+    def __init__(self, frames: FrameCalls, queries: QueryCalls, python: PythonCalls) -> None:
+        self._frames, self._queries, self._python = frames, queries, python
 
     def checkpoint(
         self, df: DataFrame, *, name: str | None = None, version: str | None = None
     ) -> Explanation:
         """Explain `checkpoint(df)`."""
-        check_version(version)
-        return self._calls._runner.explain(self._calls._checkpoint_work(df, name), version)  # noqa: SLF001
+        return self._frames.checkpoint(df, name, version).explain()
 
     def repartition(
         self,
@@ -38,9 +36,7 @@ class Explain:
         version: str | None = None,
     ) -> Explanation:
         """Explain `repartition(df, num_partitions, *cols)`."""
-        check_version(version)
-        work = self._calls._repartition_work(df, num_partitions, cols, name)  # noqa: SLF001
-        return self._calls._runner.explain(work, version)  # noqa: SLF001
+        return self._frames.repartition(df, num_partitions, cols, name, version).explain()
 
     def query(
         self,
@@ -55,19 +51,8 @@ class Explain:
         Raises:
             InvalidInputError: a Spark Connect session.
         """
-        return self._calls._explain_query(df, name, version, at_risk)  # noqa: SLF001
+        return self._queries.query(df, name, version, at_risk).explain()
 
     def stage(self, df: DataFrame, *, version: str | None = None, **arguments: Any) -> Explanation:
         """Explain `stage(df, **arguments)`."""
-        check_version(version)
-        work = self._calls._stage_work(df, version=version, **arguments)  # noqa: SLF001
-        return self._calls._runner.explain(work, version)  # noqa: SLF001
-
-
-class Calls(PythonStages, QueryCalls, FrameCalls):
-    """The calls of `DurableShuffle` that store stages, and `explain`."""
-
-    @property
-    def explain(self) -> Explain:
-        """Say what a call would do: `explain.query(df)`, `explain.repartition(df, 8, "k")`, …"""
-        return Explain(self)
+        return self._python.stage(df, version, **arguments).explain()

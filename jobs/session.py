@@ -1,68 +1,51 @@
-"""`DurableShuffle`, the entry point for Spark users: claims a job, then stores and reads stages."""
+"""`DurableShuffle`, the entry point for Spark users: all that they call stands here.
 
-import logging
-from collections.abc import Mapping
-from contextlib import suppress
-from os import PathLike, fspath
-from typing import Any, Literal, cast
-from weakref import WeakKeyDictionary
+A call goes to what carries it out: `jobs/stages/frame_calls.py`, `jobs/query/calls.py`,
+`jobs/python_stage/calls.py`, `jobs/consume/calls.py`, `jobs/stages/stored.py`. These share one
+`Driver` (`jobs/driver.py`).
+"""
 
-from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
+from os import PathLike
+from typing import Any, Literal, TypeVar
+
+from pyspark import RDD
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.claims import hold_claim, let_go, read_before_claim
-from durable_shuffle.jobs.consume.run import (
-    DEFAULT_CHECKPOINT_ROWS,
-    Consumers,
-    check_consume,
-)
+from durable_shuffle.jobs.claims import let_go
+from durable_shuffle.jobs.consume.calls import ConsumeCalls
+from durable_shuffle.jobs.consume.run import DEFAULT_CHECKPOINT_ROWS, check_consume
 from durable_shuffle.jobs.consume.task import OnNewCode
-from durable_shuffle.jobs.deploy.preflight import default_url, preflight
-from durable_shuffle.jobs.deploy.ship import is_connect, ship
-from durable_shuffle.jobs.engine.checks import (
-    NO_STREAM,
-    check_columns,
-    check_frame,
-    check_option,
-    check_version,
-)
-from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.engine.connect import ConnectEngine
-from durable_shuffle.jobs.engine.engine import Engine
-from durable_shuffle.jobs.explain import Calls
-from durable_shuffle.jobs.identity.jvm.document import compile_ahead
-from durable_shuffle.jobs.java import classes_of
+from durable_shuffle.jobs.driver import open_driver
+from durable_shuffle.jobs.explain import Explain
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
-from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
-from durable_shuffle.jobs.outcome import tell_end, tell_job
-from durable_shuffle.jobs.query.at_risk import NOTHING, Risk, risk_from
-from durable_shuffle.jobs.stages.healing import healing
-from durable_shuffle.jobs.stages.identity import SeenInputs
-from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
-from durable_shuffle.jobs.stages.runner import StageRunner
-from durable_shuffle.jobs.stages.store import StageStore
-from durable_shuffle.jobs.stages.stored import StageInfo, StoredStages
+from durable_shuffle.jobs.outcome import tell_end
+from durable_shuffle.jobs.python_stage.calls import PythonCalls
+from durable_shuffle.jobs.python_stage.tasks import BatchFunction, KeyFunction
+from durable_shuffle.jobs.query.at_risk import Risk
+from durable_shuffle.jobs.query.calls import QueryCalls
+from durable_shuffle.jobs.spark_versions import portable_hash
+from durable_shuffle.jobs.stages.frame_calls import FrameCalls
+from durable_shuffle.jobs.stages.report import Report
+from durable_shuffle.jobs.stages.stored import StageInfo, StageList, StoredStages, VacuumedStage
 from durable_shuffle.recovery.resume import ReusePolicy
-from durable_shuffle.serialization.errors import (
-    DurableShuffleError,
-    FencedError,
-    InvalidInputError,
-)
+from durable_shuffle.serialization.errors import DurableShuffleError, FencedError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
-from durable_shuffle.shuffle.log.layout import StagePath, check_name
+from durable_shuffle.shuffle.release.stages import Freed
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
-from durable_shuffle.shuffle.storage.local import is_far
-from durable_shuffle.shuffle.storage.open import open_storage
-from durable_shuffle.shuffle.storage.retrying import CountingStorage
-from durable_shuffle.shuffle.storage.storage_clock import clock_of
+from durable_shuffle.shuffle.rows.reducers import Grouped, ResumableReducer
+from durable_shuffle.shuffle.rows.row_order import Direction
 
-_LOG = logging.getLogger(__name__)
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class DurableShuffle(Calls, StoredStages):
+class DurableShuffle:
     """Durable stages of one Spark job.
 
     Creating this object claims the job; an older driver of the job stops with FencedError at its
@@ -131,109 +114,31 @@ class DurableShuffle(Calls, StoredStages):
         settings: Settings | None = None,
     ) -> None:
         tell_end()
-        conf = configured(spark)
-        job = job if job is not None else conf.get("job")
-        if job is None:
-            raise InvalidInputError(
-                "no job: pass DurableShuffle(..., job=...) or set " + PREFIX + "job"
-            )
-        check_name("job", job)
-        version = version if version is not None else conf.get("version")
-        check_version(version)
-        reuse = reuse or cast("ReusePolicy", conf.get("reuse", "auto"))
-        check_option("reuse", reuse, ("auto", "never", "require"))
-        on_conflict = on_conflict or cast("Any", conf.get("on_conflict", "take_over"))
-        check_option("on_conflict", on_conflict, ("take_over", "fail"))
-        lost_records = lost_records or cast("Any", conf.get("lost_records", "refuse"))
-        check_option("lost_records", lost_records, ("refuse", "ignore"))
-        rows_in = rows_in or cast("RowsIn", conf.get("rows_in", "auto"))
-        check_option("rows_in", rows_in, ("auto", "jvm", "python"))
-        self._at_risk = at_risk if at_risk is not None else conf.get("at_risk", NOTHING)
-        risk_from(self._at_risk)
-        if retention is None:
-            given = conf.get("retention")
-            retention = KeepUsed() if given is None else cast("Any", retention_from(given))
-        self._retention, self._deleting = retention, None
-        self._keep = kept_by(retention)
-        self._spark, self._job = spark, job
-        clock, ids = self._clock_and_ids()
-        self._ids = ids
-        self._settings = settings = settings or settings_from(conf)
-        given = fspath(url) if isinstance(url, PathLike) else url
-        self._url = given or conf.get("url") or default_url(spark)
-        patience = settings.storage_call_seconds
-        task_storage = open_storage(self._url, storage_options, call_seconds=patience)
-        if not is_connect(spark):
-            compile_ahead(classes_of(spark))
-        ship(spark)
-        compared = clock if type(clock) is SystemClock else None  # a test has a time of its own
-        (storage, ahead), before = side_by_side(
-            lambda: preflight(spark, task_storage, job, ids, compared),
-            lambda: read_before_claim(task_storage, job),
-            far=is_far(task_storage),
-        )
-        self._clock = clock = clock_of(clock, ahead)
-        self._storage = CountingStorage(storage)
-        take_over = on_conflict == "take_over"
-        self._log = hold_claim(
-            *(self._storage, job),
-            ids=ids,
-            clock=clock,
-            take_over=take_over,
-            before=before if take_over and storage is task_storage else None,
-        )
-        _LOG.info("job %s below %s: driver %d", job, self.url, self.generation)
-        tell_job(self._storage.description, job, self._log.state.owner)
-        self._closed = False
-        self._reports: list[StageReport] = []
-        self._consumer_reports: list[ConsumerReport] = []
-        self._stages_of_frames: WeakKeyDictionary[DataFrame, StagePath] = WeakKeyDictionary()
-        """Which stage a DataFrame reads, whole and unchanged."""
-        self._results = WeakKeyDictionary()
-        self._stored_again = WeakKeyDictionary()
-        self._native: list[str] = []
-        self._adapted: list[str] = []
-        connect = is_connect(spark)
-        if connect and rows_in == "jvm":
-            raise InvalidInputError("rows_in='jvm' needs classic Spark; use rows_in='auto'")
-        where = (self._storage.description, job)
-        engine: Engine = ConnectEngine(spark) if connect else ClassicEngine(spark, rows_in, where)
-        store = StageStore(
-            storage=self._storage,
-            task_storage=task_storage,
-            log=self._log,
-            policy=reuse,
-            settings=settings,
-            clock=clock,
-            ids=ids,
-            engine=engine,
-            lost_records=lost_records,
-        )
-        self._runner = StageRunner(
-            engine=engine,
-            store=store,
+        self._driver = driver = open_driver(
+            *(spark, url, *self._clock_and_ids()),
+            job=job,
             version=version,
+            reuse=reuse,
+            on_conflict=on_conflict,
+            lost_records=lost_records,
+            retention=retention,
+            rows_in=rows_in,
+            at_risk=at_risk,
+            storage_options=storage_options,
             settings=settings,
-            ids=ids,
-            seen=SeenInputs(spark, where),
         )
-        self._queries = None
-        if isinstance(engine, ClassicEngine):
-            from durable_shuffle.jobs.query.runner import QueryRunner  # Connect does without
-
-            self._queries = QueryRunner(spark, engine, self._runner)
-        self._consumers = Consumers(
-            engine=engine,
-            storage=self._storage,
-            task_storage=storage,
-            log=self._log,
-            settings=settings,
-            clock=clock,
-            ids=ids,
+        self._closed = False
+        self._frames = FrameCalls(driver)
+        self._queries = QueryCalls(driver)
+        self._python = PythonCalls(driver)
+        self._consume = ConsumeCalls(driver, self._frames)
+        self._stored = StoredStages(
+            *(driver.log, driver.storage, driver.clock, driver.ids, driver.settings),
+            keep=kept_by(driver.retention),
         )
-        if retention == "when_consumed":
+        if driver.retention == "when_consumed":
             self.release_consumed()
-        self._begin_vacuum(self._keep)
+        self._stored.begin_vacuum()
 
     def _clock_and_ids(self) -> tuple[Clock, IdSource]:
         """Return where times and ids come from; tests override it."""
@@ -244,7 +149,7 @@ class DurableShuffle(Calls, StoredStages):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End; with `retention="when_consumed"` and no error, delete what was consumed first."""
-        if self._retention == "when_consumed" and error is None:
+        if self._driver.retention == "when_consumed" and error is None:
             with suppress(FencedError):  # the newer driver will delete them
                 self.release_consumed()
         self.close()
@@ -255,22 +160,283 @@ class DurableShuffle(Calls, StoredStages):
         So do the end of a `with` block and of the process. Waits until released stages are deleted.
         Stored rows can still be read; a call that writes claims the job again.
         """
-        if self._deleting is not None:
-            self._deleting.join()
+        if self._stored.deleting is not None:
+            self._stored.deleting.join()
         if not self._closed:
             self._closed = True
             with suppress(DurableShuffleError):
-                let_go(self._log, self._storage)
+                let_go(self._driver.log, self._driver.storage)
 
     @property
     def url(self) -> str:
         """Where the data lives, without credentials."""
-        return self._storage.description
+        return self._driver.storage.description
 
     @property
     def generation(self) -> int:
         """This driver's fencing number. The first driver that claims the job has 1, the next 2."""
-        return self._log.generation
+        return self._driver.log.generation
+
+    @property
+    def explain(self) -> Explain:
+        """Say what a call would do: `explain.query(df)`, `explain.repartition(df, 8, "k")`, …"""
+        return Explain(self._frames, self._queries, self._python)
+
+    def report(self) -> Report:
+        """Return what this object did so far, per stage and in total."""
+        return self._driver.done.report(self._driver.job, self.generation)
+
+    def checkpoint(
+        self,
+        df: DataFrame,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        progress: bool = False,
+    ) -> DataFrame:
+        """Store `df` once and return the stored rows: same partitions, same order.
+
+        Eager, as `df.checkpoint()`: when this returns, every partition is committed.
+
+        Args:
+            name: label of the stage, default "checkpoint"; part of its identity.
+            version: your promise that inputs which another run cannot recognize hold the same rows
+                as long as the version is the same: a JDBC table or an RDD over files, for
+                example; on Spark Connect, a temporary view. The rest of the plan is still compared.
+                Two inputs with the same plan need two versions. Default: the version of this
+                object.
+            progress: show a bar on standard error, or plain lines if it is not a terminal.
+
+        Raises:
+            InvalidInputError: not a DataFrame, a streaming one, a column type that cannot be
+                stored, or one `version` for two different inputs.
+            FencedError: a newer driver claimed the job.
+        """
+        return self._frames.checkpoint(df, name, version).run(progress=progress)
+
+    durable = checkpoint
+    """The older name of `checkpoint`."""
+
+    def repartition(
+        self,
+        df: DataFrame,
+        num_partitions: int | str | Column | None = None,
+        *cols: str | Column,
+        name: str | None = None,
+        version: str | None = None,
+        progress: bool = False,
+    ) -> DataFrame:
+        """Store `df`, partitioned as `df.repartition(num_partitions, *cols)`
+        would, and return the stored rows.
+
+        Eager: when this returns, every partition is committed. Each key is in the partition where
+        Spark itself puts it, so on classic Spark a later join or group-by on the key needs no
+        second exchange. Without columns, rows go to the partitions in turn.
+
+        Args:
+            num_partitions: from 1; default `spark.sql.shuffle.partitions`. As in Spark,
+                the first column may stand here.
+            cols: key columns, by name or as plain columns.
+            name: label of the stage, default "repartition"; part of its identity.
+            version: as with `checkpoint`.
+            progress: as with `checkpoint`.
+
+        Raises:
+            InvalidInputError: as with `checkpoint`; a bad `num_partitions`, an unknown column, or a
+                key type that has no hash (maps).
+            FencedError: a newer driver claimed the job.
+        """
+        request = self._frames.repartition(df, num_partitions, cols, name, version)
+        return request.run(progress=progress)
+
+    def query(
+        self,
+        df: DataFrame,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        at_risk: Risk | None = None,
+        progress: bool = False,
+    ) -> DataFrame:
+        """Store every shuffle exchange of the query `df` once, and return the query's rows.
+
+        Eager: when this returns, every exchange is committed. The part of the plan above the last
+        exchanges runs with each action on the result. Exception: if that part aggregates a large
+        join, it runs at once and its rows are stored too (`Settings.result_least_bytes`). As with
+        adaptive execution, the rest of the query is planned again when sizes are known. A later
+        run of the same query, in this driver or another, runs only the map tasks that have not
+        committed. Rows come in the order that Spark gives them. `report().native` lists exchanges
+        that Spark runs itself, broadcasts for example; they are not stored.
+
+        Args:
+            name: label of the stages, default "query"; part of their identity.
+            version: as with `checkpoint`.
+            at_risk: how much work a driver that dies may lose. "nothing" stores every exchange. A
+                time such as "5 min" leaves exchanges to Spark while all of them together, and one
+                map task that may be under way, took or are expected to take no longer than that.
+                One that takes longer than expected is stopped and stored. Not counted: the last
+                part of the query, which runs in your action. Default: that of `DurableShuffle`.
+            progress: show bars on standard error, or plain lines if it is not a terminal.
+
+        Raises:
+            InvalidInputError: a streaming DataFrame; a Spark Connect session; one `version` for two
+                different inputs.
+            IncompatibleError: the plans of this Spark version are not supported; or `reuse` is
+                "require" and an exchange would have to start from nothing.
+            FencedError: a newer driver claimed the job.
+        """
+        return self._queries.query(df, name, version, at_risk).run(progress=progress)
+
+    def transparent(
+        self,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        at_risk: Risk | None = None,
+    ) -> AbstractContextManager[None]:
+        """Run actions through `query` while a `with` block is open, without changing your code.
+
+        Covered, for all DataFrames of this Spark application: collect, first, head, take, tail,
+        isEmpty, toPandas, toArrow, toLocalIterator, foreach, foreachPartition, count, write and
+        writeTo; checkpoint and localCheckpoint, each a stored stage, at once even with
+        `eager=False`; in `spark.sql`, the queries of INSERT, CREATE TABLE AS SELECT and CACHE
+        TABLE AS, of MERGE's source, and those in DELETE and UPDATE if none reads the changed row
+        (where a table has such queries, as Iceberg's do). The statement itself runs once, as usual.
+        Everything else runs in Spark and stores nothing: other actions, show() and `df.rdd` for
+        example; EXECUTE IMMEDIATE, SQL scripts and statements with parameters; DataFrames that
+        `query` refuses. `report().native` names the last two kinds. One block at a time per
+        process.
+
+        A write that deletes a folder which its query reads stores all rows first. If it is cut
+        off, the next such write raises ConflictError, and the rows are in the stage.
+
+        Not guaranteed: that a write happens once if the driver dies. A job that is started again
+        writes again what it had written. Commits of Delta and Iceberg tables name job, command and
+        application, so the table tells it.
+
+        Args:
+            name: as for `query`.
+            version: as for `query`, for every action in the block.
+            at_risk: as for `query`.
+
+        Raises:
+            InvalidInputError: a bad argument, a Spark Connect session, or a block is open already.
+        """
+        return self._queries.transparent(self._frames, name, version, at_risk)
+
+    def stage(
+        self,
+        df: DataFrame,
+        *,
+        map: BatchFunction | None = None,
+        keys: str | Sequence[str] | KeyFunction,
+        num_partitions: int,
+        reduce: BatchFunction | Grouped | ResumableReducer | None = None,
+        combine: BatchFunction | None = None,
+        sort_by: str | Sequence[str | tuple[str, Direction]] = (),
+        schema: StructType | str | None = None,
+        map_schema: StructType | str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+        progress: bool = False,
+    ) -> DataFrame:
+        """Map in Python, store partitioned by key, reduce in Python; rows stay in Arrow throughout.
+
+        The map side is eager and its output is stored once: the Python worker that maps a batch
+        also writes it to storage. The reduce side is lazy, like any DataFrame: it runs with each
+        action. If you pass the unchanged result to another `stage`, this reduce side runs inside
+        that stage's map tasks, and its rows do not go through the JVM.
+
+        Args:
+            map: takes an iterator of RecordBatch with the columns of `df`, yields RecordBatch in
+                `map_schema`. None passes on the rows of `df` unchanged.
+            keys: names of columns of `map_schema`, partitioned as Spark's `repartition` does; or a
+                function from a RecordBatch to one partition id per row, from 0 to
+                `num_partitions` - 1.
+            num_partitions: from 1. With a `reduce` and key columns, one task may read several small
+                partitions (`Settings.read_together_bytes`).
+            reduce: takes the batches of one partition, yields RecordBatch in `schema`. It is called
+                once per partition and need not read all rows. Or `Grouped(function)`, called once
+                per key. Or an object with the methods of `ResumableReducer`: after a crash it
+                resumes inside its partition, and its output is stored, so that a later action does
+                not run it again. None returns the shuffled rows.
+            combine: takes batches of some of the map's rows, yields fewer rows in `map_schema` for
+                which `reduce` gives the same result. It also gets its own output again.
+            sort_by: columns by which the reducer's rows are sorted: a name, or
+                `(name, "descending")`. With `Grouped`, rows are sorted within each group. Rows that
+                do not fit into memory go to local scratch space.
+            schema: of what the reducer yields; default `map_schema`.
+            map_schema: of what the map yields; default the columns of `df`.
+            name: label of the stage, default "stage"; part of its identity.
+            version: your promise about parts of `df` and of the functions that another run cannot
+                recognize; see `checkpoint`. Default: the version of this object.
+            progress: show a bar on standard error, or plain lines if it is not a terminal.
+
+        Not guaranteed: any order of rows within a partition without `sort_by`; that the map sees
+        each row only once if tasks fail (its output is in the stage exactly once).
+
+        Raises:
+            InvalidInputError: a bad argument, or the map yields other columns than declared.
+            FencedError: a newer driver claimed the job.
+        """
+        request = self._python.stage(
+            df,
+            version,
+            map=map,
+            keys=keys,
+            num_partitions=num_partitions,
+            reduce=reduce,
+            combine=combine,
+            sort_by=sort_by,
+            schema=schema,
+            map_schema=map_schema,
+            name=name,
+        )
+        return request.run(progress=progress)
+
+    def stage_objects(
+        self,
+        rdd: RDD[tuple[K, V]],
+        num_partitions: int,
+        *,
+        partition_function: Callable[[Any], int] = portable_hash,
+        group: bool = False,
+        name: str | None = None,
+        version: str | None = None,
+        progress: bool = False,
+    ) -> RDD[Any]:
+        """Store an RDD of (key, value) pairs partitioned by key, and return the stored pairs.
+
+        Use it instead of `rdd.partitionBy(num_partitions, partition_function)`, or with
+        `group=True` instead of `rdd.groupByKey(...)`; the same pairs are in the same partitions.
+        The map side is eager and its output is stored once; the read side is lazy. Classic Spark
+        only.
+
+        Keys and values may be any types of msgpack, and datetimes, dates, times, timedeltas,
+        Decimal, UUID, tuples, sets, big integers and numpy scalars, nested at will. They come back
+        with the same types. Any other type is refused with its name; stored data is never pickled.
+
+        Args:
+            num_partitions: from 1.
+            partition_function: returns an integer for a key; the partition is this integer modulo
+                `num_partitions`. Default as in Spark.
+            group: return one (key, iterable of values) pair per key.
+            name: label of the stage, default "objects"; part of its identity.
+            version: as with `stage`.
+            progress: as with `stage`.
+
+        Another run recognizes an RDD over the driver's rows (`parallelize`) by these rows and its
+        functions. Any other RDD, over files for example, needs `version=`.
+
+        Raises:
+            InvalidInputError: a bad argument, an item that is not a pair, a type that cannot be
+                stored.
+            FencedError: a newer driver claimed the job.
+        """
+        rows = self._python.stage_objects(
+            rdd, num_partitions, partition_function, name, version, progress=progress
+        )
+        return rows.groupByKey(num_partitions, partition_function) if group else rows
 
     def consume(
         self,
@@ -322,32 +488,80 @@ class DurableShuffle(Calls, StoredStages):
             FencedError: a newer driver claimed the job.
         """
         request = check_consume(consumer, process, schema, checkpoint_every, resume, on_new_code)
-        if not isinstance(df_or_stage, StageInfo):
-            check_frame(df_or_stage, streaming=NO_STREAM)
-            check_columns(df_or_stage.schema)
-        if self._path(df_or_stage) is None:
-            df_or_stage = self.checkpoint(cast("DataFrame", df_or_stage), name=name)
+        return self._consume.consume(df_or_stage, request, name)
 
-        def run() -> tuple[DataFrame | None, ConsumerReport]:
-            path = self._path(df_or_stage)  # another one if the stage had to start afresh
-            assert path is not None
-            return self._consumers.run(path, request)
+    def stages(self) -> StageList:
+        """Return the job's stored stages, oldest first; a list that notebooks show as a table."""
+        return self._stored.listed()
 
-        def mend() -> bool:
-            return not isinstance(df_or_stage, StageInfo) and self._mend_frame(df_or_stage)
+    def register_consumers(
+        self, df_or_stage: DataFrame | StageInfo, names: Iterable[str], *, closed: bool = True
+    ) -> tuple[str, ...]:
+        """Declare who consumes a stored stage.
 
-        frame, report = healing(run, mend)
-        self._consumer_reports.append(report)
-        return frame
+        With `retention="when_consumed"` the stage is deleted once all of them have finished.
 
-    def report(self) -> Report:
-        """Return what this object did so far, per stage and in total."""
-        return Report(
-            *(self._job, self.generation, tuple(self._reports), tuple(self._consumer_reports)),
-            *(tuple(self._native), tuple(self._adapted)),
-        )
+        Args:
+            df_or_stage: what `repartition` or `checkpoint` of this object returned, or an entry of
+                `stages()`.
+            closed: False if others may register later; until then nothing is deleted.
 
-    def _path(self, df_or_stage: DataFrame | StageInfo) -> StagePath | None:
-        if isinstance(df_or_stage, StageInfo):
-            return df_or_stage.path(self._job)
-        return self._stages_of_frames.get(df_or_stage)
+        Returns:
+            All registered consumers, ascending.
+
+        Raises:
+            InvalidInputError: not a stored stage, a bad name, or another set was declared before.
+            NotFoundError: the stage was released.
+        """
+        return self._consume.register(df_or_stage, names, closed=closed)
+
+    def release(self, name: str | None = None, older_than: timedelta | None = None) -> list[Freed]:
+        """Delete stored stages for good.
+
+        Args:
+            name: only stages with this label.
+            older_than: only stages created longer ago than this, by the wall clock.
+
+        Returns:
+            What each released stage freed. Releases that an earlier driver began are finished and
+            included.
+
+        Raises:
+            NotFoundError: no stage ever had this label. Releasing a label twice is no error.
+            FencedError: a newer driver claimed the job.
+            CorruptDataError: with `older_than`, the age of a damaged stage is unknown; it stays,
+                and all others were released. Without `older_than`, damaged stages are released too.
+            IncompatibleError: a stage has another format version; all others were released.
+        """
+        return self._stored.release(name, older_than)
+
+    def release_consumed(self) -> list[Freed]:
+        """Delete the stages whose declared consumers have all finished, in every partition.
+
+        A stage whose set of consumers is not closed (`register_consumers`) stays.
+
+        Returns:
+            What each deleted stage freed.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+            CorruptDataError, IncompatibleError: a stage's or a consumer's log cannot be read.
+                The other consumed stages were released.
+        """
+        return self._stored.release_consumed()
+
+    def vacuum(self, keep: KeepUsed | None = None, *, dry_run: bool = True) -> list[VacuumedStage]:
+        """Say which stages a retention does not keep and, with `dry_run=False`, delete them.
+
+        Opening the job does the same with its own `retention`, in the background.
+
+        Args:
+            keep: default the retention of this object, `KeepUsed()` if it keeps everything.
+
+        Returns:
+            The stages that went or, by default, would go, oldest first. Damaged stages stay.
+
+        Raises:
+            FencedError: a newer driver claimed the job.
+        """
+        return self._stored.vacuum(keep, dry_run=dry_run)

@@ -1,18 +1,13 @@
-"""The calls of `DurableShuffle` on stored stages: list them, declare consumers, delete them."""
+"""The stored stages of a job: list them, delete them."""
 
 import threading
-from abc import abstractmethod
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pyspark.sql import DataFrame
-
 from durable_shuffle.jobs.text import html_table, size, when
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
-    InvalidInputError,
     NotFoundError,
 )
 from durable_shuffle.shuffle.base.clock import Clock, IdSource
@@ -35,7 +30,6 @@ from durable_shuffle.shuffle.release.unused import (
     KeepUsed,
     Unused,
     free_stages,
-    register_used,
     release_unused,
     unused_stages,
 )
@@ -114,72 +108,29 @@ def stage_info(storage: Storage, path: StagePath) -> StageInfo:
 
 
 class StoredStages:
-    """A part of `DurableShuffle`, which sets the attributes."""
+    """The stored stages of one driver's job."""
 
-    _storage: CountingStorage
-    _log: JobLog
-    _clock: Clock
-    _ids: IdSource
-    _settings: Settings
-    _keep: KeepUsed | None
-    """What the retention keeps; None for everything."""
-    _deleting: threading.Thread | None
+    def __init__(
+        self,
+        log: JobLog,
+        storage: CountingStorage,
+        clock: Clock,
+        ids: IdSource,
+        settings: Settings,
+        keep: KeepUsed | None,
+    ) -> None:
+        """Take what a driver has; `keep` is what the retention keeps, None for everything."""
+        self._log, self._storage, self._clock, self._ids = log, storage, clock, ids
+        self._settings, self._keep = settings, keep
+        self.deleting: threading.Thread | None = None
+        """Deletes the data of released stages."""
 
-    @abstractmethod
-    def _path(self, df_or_stage: DataFrame | StageInfo) -> StagePath | None:
-        """Return where a stage is stored; None if the argument is not a stage of this object."""
-
-    def stages(self) -> StageList:
-        """Return the job's stored stages, oldest first; a list that notebooks show as a table."""
+    def listed(self) -> StageList:
+        """Return the stages, oldest first."""
         return StageList(stage_info(self._storage, path) for path in self._log.state.order)
 
-    def register_consumers(
-        self, df_or_stage: DataFrame | StageInfo, names: Iterable[str], *, closed: bool = True
-    ) -> tuple[str, ...]:
-        """Declare who consumes a stored stage.
-
-        With `retention="when_consumed"` the stage is deleted once all of them have finished.
-
-        Args:
-            df_or_stage: what `repartition` or `checkpoint` of this object returned, or an entry of
-                `stages()`.
-            closed: False if others may register later; until then nothing is deleted.
-
-        Returns:
-            All registered consumers, ascending.
-
-        Raises:
-            InvalidInputError: not a stored stage, a bad name, or another set was declared before.
-            NotFoundError: the stage was released.
-        """
-        path = self._path(df_or_stage)
-        if path is None:
-            raise InvalidInputError(
-                "consumers register with a stored stage: give what repartition() or checkpoint() "
-                "of this object returned, or an entry of stages()"
-            )
-        stage = open_stage(self._storage, path)
-        now = self._clock.wall()
-        return register_used(self._log, stage, names, ids=self._ids, now=now, closed=closed)
-
-    def release(self, name: str | None = None, older_than: timedelta | None = None) -> list[Freed]:
-        """Delete stored stages for good.
-
-        Args:
-            name: only stages with this label.
-            older_than: only stages created longer ago than this, by the wall clock.
-
-        Returns:
-            What each released stage freed. Releases that an earlier driver began are finished and
-            included.
-
-        Raises:
-            NotFoundError: no stage ever had this label. Releasing a label twice is no error.
-            FencedError: a newer driver claimed the job.
-            CorruptDataError: with `older_than`, the age of a damaged stage is unknown; it stays,
-                and all others were released. Without `older_than`, damaged stages are released too.
-            IncompatibleError: a stage has another format version; all others were released.
-        """
+    def release(self, name: str | None, older_than: timedelta | None) -> list[Freed]:
+        """Delete stages; see `DurableShuffle.release`."""
         state = self._log.state
         known = {path.name for path in (*state.order, *state.released)} | state.purged
         if name is not None and name not in known:
@@ -200,18 +151,7 @@ class StoredStages:
         return freed
 
     def release_consumed(self) -> list[Freed]:
-        """Delete the stages whose declared consumers have all finished, in every partition.
-
-        A stage whose set of consumers is not closed (`register_consumers`) stays.
-
-        Returns:
-            What each deleted stage freed.
-
-        Raises:
-            FencedError: a newer driver claimed the job.
-            CorruptDataError, IncompatibleError: a stage's or a consumer's log cannot be read.
-                The other consumed stages were released.
-        """
+        """Delete what was consumed; see `DurableShuffle.release_consumed`."""
         paths = list(self._log.state.order)
         failed: list[DurableShuffleError] = []
         freed = []
@@ -223,20 +163,8 @@ class StoredStages:
         raise_first(failed)
         return freed
 
-    def vacuum(self, keep: KeepUsed | None = None, *, dry_run: bool = True) -> list[VacuumedStage]:
-        """Say which stages a retention does not keep and, with `dry_run=False`, delete them.
-
-        Opening the job does the same with its own `retention`, in the background.
-
-        Args:
-            keep: default the retention of this object, `KeepUsed()` if it keeps everything.
-
-        Returns:
-            The stages that went or, by default, would go, oldest first. Damaged stages stay.
-
-        Raises:
-            FencedError: a newer driver claimed the job.
-        """
+    def vacuum(self, keep: KeepUsed | None, *, dry_run: bool) -> list[VacuumedStage]:
+        """Say what the retention does not keep; see `DurableShuffle.vacuum`."""
         keep = keep or self._keep or KeepUsed()
         failed: list[DurableShuffleError] = []
         if dry_run:
@@ -257,14 +185,14 @@ class StoredStages:
         now = self._clock.wall()
         return release_unused(self._log, self._storage, keep, self._ids, now, failed)
 
-    def _begin_vacuum(self, keep: KeepUsed | None) -> None:
+    def begin_vacuum(self) -> None:
         """Release what the retention does not keep.
 
         A thread deletes the data of released stages, and the logs of those that went long ago. If
         the process ends before, the next driver goes on.
         """
-        if keep is not None:
-            self._release_unused(keep, [])
+        if self._keep is not None:
+            self._release_unused(self._keep, [])
 
         def delete() -> None:
             with suppress(DurableShuffleError):  # the next driver tries again
@@ -275,8 +203,8 @@ class StoredStages:
                 purge_slots(log, storage, ids, now=now, horizon_seconds=horizon)
 
         if self._log.state.gone or self._log.state.next_slot >= SNAPSHOT_EVERY:
-            self._deleting = threading.Thread(target=delete, name="vacuum", daemon=True)
-            self._deleting.start()
+            self.deleting = threading.Thread(target=delete, name="vacuum", daemon=True)
+            self.deleting.start()
 
     def _age(self, path: StagePath) -> float:
         return self._clock.wall() - open_stage(self._storage, path).describe.created_wall_seconds

@@ -212,7 +212,7 @@ def test_twins_of_one_task(session: SparkSession, root: str, ledger: Ledger) -> 
     """Of two running attempts, one is fenced, waits, and reports the end as well."""
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.repartition(numbers(session), 1, "odd key")
-    (path,) = shuffle._log.state.order
+    (path,) = shuffle._driver.log.state.order
     engine = ClassicEngine(session, "auto")
     spec = ConsumeSpec(
         stage=open_stage(LocalStorage(root), path),
@@ -262,7 +262,7 @@ def test_a_winner_that_died_is_taken_over(session: SparkSession, root: str) -> N
     settings = Settings(winner_wait_seconds=0.5)
     shuffle = DurableShuffle(session, root, job="tests", settings=settings)
     stored = shuffle.repartition(numbers(session), 1, "odd key")
-    (path,), generation = shuffle._log.state.order, shuffle.generation
+    (path,), generation = shuffle._driver.log.state.order, shuffle.generation
     marker = Path(root, "..", "fenced").resolve()
 
     def process(batch: pa.RecordBatch) -> pa.Table:

@@ -79,9 +79,9 @@ def test_a_driver_opens_and_ends_in_few_rounds(
                 shuffle.checkpoint(spark.range(n + 1), name=f"s{n}")
         with counted_rounds(monkeypatch) as rounds:
             shuffle = open_()
-            shuffle._log._later.wait()  # type: ignore[attr-defined]
-            if shuffle._deleting is not None:
-                shuffle._deleting.join()
+            shuffle._driver.log._later.wait()  # type: ignore[attr-defined]
+            if shuffle._stored.deleting is not None:
+                shuffle._stored.deleting.join()
         # the snapshots, the newest beside the log, the floors, CLAIM, and behind it the floors;
         # before there is a snapshot, the first slot alone
         [claim] = [n for n, verb, key in rounds.requests if (verb, key[:11]) == _CLAIM]

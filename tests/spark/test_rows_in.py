@@ -168,13 +168,13 @@ def test_a_stage_half_written_on_the_other_route_is_completed(
 
     first = opened(rows_in=rows_in)
     with monkeypatch.context() as patch:
-        whole = first._runner.engine.write
+        whole = first._driver.engine.write
 
         def two_of_three(planned: Any, tasks: Any, job: MapJob) -> Any:
             whole(planned, tasks, replace(job, producers=job.producers[:2]))
             raise ZeroDivisionError
 
-        patch.setattr(first._runner.engine, "write", two_of_three)
+        patch.setattr(first._driver.engine, "write", two_of_three)
         with pytest.raises(ZeroDivisionError):
             first.repartition(df, 2, "id")
     second = opened(rows_in=other)

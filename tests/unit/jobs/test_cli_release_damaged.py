@@ -15,6 +15,7 @@ from stored_job import stored_stage
 from durable_shuffle.jobs.stages.stored import StoredStages
 from durable_shuffle.serialization.errors import CorruptDataError
 from durable_shuffle.shuffle.base.clock import RandomIds, SystemClock
+from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.job_log import JobLog, read_job
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.records import StageReleased
@@ -136,15 +137,11 @@ def test_gc_goes_on_where_a_release_cannot_be_finished(job: Any, run: Run) -> No
     assert data_of(job.url, job.lines.path) == []
 
 
-class Stages(StoredStages):
-    """The calls of `DurableShuffle` about stored stages, without a session."""
-
-    def __init__(self, storage: LocalStorage, log: JobLog) -> None:
-        self._storage, self._log = CountingStorage(storage), log
-        self._clock, self._ids = SystemClock(), RandomIds()
-
-    def _path(self, df_or_stage: Any) -> StagePath | None:
-        raise NotImplementedError
+def stages(storage: LocalStorage, log: JobLog) -> StoredStages:
+    """The stored stages of a job, without a session."""
+    return StoredStages(
+        *(log, CountingStorage(storage), SystemClock(), RandomIds(), Settings()), keep=None
+    )
 
 
 def test_release_consumed_goes_on_over_a_damaged_stage(job: Any) -> None:
@@ -160,7 +157,7 @@ def test_release_consumed_goes_on_over_a_damaged_stage(job: Any) -> None:
         assert consumer.ack({0: 10, 2: 6}, finish=True)
     flip(Path(job.url, job.orders.path.prefix, DESCRIBE))
     with pytest.raises(CorruptDataError, match=job.orders.path.folder) as caught:
-        Stages(storage, job.log).release_consumed()
+        stages(storage, job.log).release_consumed()
     assert "all others are done" in str(caught.value.__notes__)
     assert data_of(job.url, read.path) == []
     assert data_of(job.url, job.orders.path)
@@ -170,6 +167,6 @@ def test_durable_shuffle_releases_a_damaged_stage(job: Any) -> None:
     """`release` by label takes it, too."""
     storage = LocalStorage(job.url)
     flip(Path(job.url, job.orders.path.prefix, DESCRIBE))
-    (freed,) = Stages(storage, job.log).release("orders")
+    (freed,) = stages(storage, job.log).release("orders")
     assert freed.objects > 0
     assert data_of(job.url, job.orders.path) == []

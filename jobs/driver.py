@@ -32,7 +32,7 @@ from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.side_by_side import side_by_side
 from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import check_name
-from durable_shuffle.shuffle.release.unused import KeepUsed, Retention
+from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.storage.open import open_storage
@@ -77,6 +77,8 @@ class Driver:
     runner: StageRunner
     at_risk: Risk
     retention: Retention
+    keep: KeepUsed | None
+    """What the retention keeps; None for everything."""
     clock: Clock
     ids: IdSource
     settings: Settings
@@ -123,6 +125,7 @@ def open_driver(
     if retention is None:
         given = conf.get("retention")
         retention = KeepUsed() if given is None else cast("Any", retention_from(given))
+    keep = kept_by(retention)
     settings = settings or settings_from(conf)
     place = fspath(url) if isinstance(url, PathLike) else url
     place = place or conf.get("url") or default_url(spark)
@@ -166,5 +169,5 @@ def open_driver(
     )
     seen = SeenInputs(spark, where)
     runner = StageRunner(engine, store, version, settings, ids, seen)
-    of_runs = engine, runner, at_risk, retention, clock, ids, settings
+    of_runs = engine, runner, at_risk, retention, keep, clock, ids, settings
     return Driver(spark, job, log, counting, storage, *of_runs)

@@ -37,7 +37,7 @@ from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, Syste
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.release.stages import Freed
-from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
+from durable_shuffle.shuffle.release.unused import KeepUsed, Retention
 from durable_shuffle.shuffle.rows.reducers import Grouped, ResumableReducer
 from durable_shuffle.shuffle.rows.row_order import Direction
 
@@ -134,7 +134,7 @@ class DurableShuffle:
         self._consume = ConsumeCalls(driver, self._frames)
         self._stored = StoredStages(
             *(driver.log, driver.storage, driver.clock, driver.ids, driver.settings),
-            keep=kept_by(driver.retention),
+            keep=driver.keep,
         )
         if driver.retention == "when_consumed":
             self.release_consumed()

@@ -13,7 +13,6 @@ from durable_shuffle.jobs.deploy.preflight import default_url, preflight
 from durable_shuffle.jobs.deploy.ship import is_connect, ship
 from durable_shuffle.jobs.engine.checks import check_option, check_version
 from durable_shuffle.jobs.engine.classic import ClassicEngine
-from durable_shuffle.jobs.engine.connect import ConnectEngine
 from durable_shuffle.jobs.engine.engine import Engine
 from durable_shuffle.jobs.identity.jvm.document import compile_ahead
 from durable_shuffle.jobs.java import classes_of
@@ -155,7 +154,12 @@ def open_driver(
     tell_job(*where, log.state.owner)
     if connect and rows_in == "jvm":
         raise InvalidInputError("rows_in='jvm' needs classic Spark; use rows_in='auto'")
-    engine: Engine = ConnectEngine(spark) if connect else ClassicEngine(spark, rows_in, where)
+    if connect:
+        from durable_shuffle.jobs.engine.connect import ConnectEngine  # classic does without
+
+        engine: Engine = ConnectEngine(spark)
+    else:
+        engine = ClassicEngine(spark, rows_in, where)
     store = StageStore(
         storage=counting,
         task_storage=task_storage,

@@ -1,14 +1,17 @@
 """`DurableShuffle.explain`: what each call would do, without doing it."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 
-from durable_shuffle.jobs.python_stage.calls import PythonCalls
 from durable_shuffle.jobs.query.at_risk import Risk
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.stages.explanation import Explanation
 from durable_shuffle.jobs.stages.frame_calls import FrameCalls
+
+if TYPE_CHECKING:
+    from durable_shuffle.jobs.python_stage.calls import PythonCalls
 
 
 class Explain:
@@ -18,7 +21,9 @@ class Explain:
     job may run, to count the partitions of a partly stored stage.
     """
 
-    def __init__(self, frames: FrameCalls, queries: QueryCalls, python: PythonCalls) -> None:
+    def __init__(
+        self, frames: FrameCalls, queries: QueryCalls, python: "Callable[[], PythonCalls]"
+    ) -> None:
         self._frames, self._queries, self._python = frames, queries, python
 
     def checkpoint(
@@ -55,4 +60,4 @@ class Explain:
 
     def stage(self, df: DataFrame, *, version: str | None = None, **arguments: Any) -> Explanation:
         """Explain `stage(df, **arguments)`."""
-        return self._python.stage(df, version, **arguments).explain()
+        return self._python().stage(df, version, **arguments).explain()

@@ -8,23 +8,19 @@ A call goes to what carries it out: `jobs/stages/frame_calls.py`, `jobs/query/ca
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
+from functools import cached_property
 from os import PathLike
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.claims import let_go
-from durable_shuffle.jobs.consume.calls import ConsumeCalls
-from durable_shuffle.jobs.consume.run import DEFAULT_CHECKPOINT_ROWS, check_consume
-from durable_shuffle.jobs.consume.task import OnNewCode
 from durable_shuffle.jobs.driver import open_driver
 from durable_shuffle.jobs.explain import Explain
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.outcome import tell_end
-from durable_shuffle.jobs.python_stage.calls import PythonCalls
-from durable_shuffle.jobs.python_stage.tasks import BatchFunction, KeyFunction
 from durable_shuffle.jobs.query.at_risk import Risk
 from durable_shuffle.jobs.query.calls import QueryCalls
 from durable_shuffle.jobs.spark_versions import portable_hash
@@ -35,11 +31,17 @@ from durable_shuffle.recovery.resume import ReusePolicy
 from durable_shuffle.serialization.errors import DurableShuffleError, FencedError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, RandomIds, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
-from durable_shuffle.shuffle.log.consumer_records import ResumeMode
 from durable_shuffle.shuffle.release.stages import Freed
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention
-from durable_shuffle.shuffle.rows.reducers import Grouped, ResumableReducer
-from durable_shuffle.shuffle.rows.row_order import Direction
+
+if TYPE_CHECKING:
+    from durable_shuffle.jobs.consume.calls import ConsumeCalls
+    from durable_shuffle.jobs.consume.task import OnNewCode
+    from durable_shuffle.jobs.python_stage.calls import PythonCalls
+    from durable_shuffle.jobs.python_stage.tasks import BatchFunction, KeyFunction
+    from durable_shuffle.shuffle.log.consumer_records import ResumeMode
+    from durable_shuffle.shuffle.rows.reducers import Grouped, ResumableReducer
+    from durable_shuffle.shuffle.rows.row_order import Direction
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -130,8 +132,6 @@ class DurableShuffle:
         self._closed = False
         self._frames = FrameCalls(driver)
         self._queries = QueryCalls(driver)
-        self._python = PythonCalls(driver)
-        self._consume = ConsumeCalls(driver, self._frames)
         self._stored = StoredStages(
             *(driver.log, driver.storage, driver.clock, driver.ids, driver.settings),
             keep=driver.keep,
@@ -143,6 +143,18 @@ class DurableShuffle:
     def _clock_and_ids(self) -> tuple[Clock, IdSource]:
         """Return where times and ids come from; tests override it."""
         return SystemClock(), RandomIds()
+
+    @cached_property
+    def _python(self) -> "PythonCalls":
+        from durable_shuffle.jobs.python_stage.calls import PythonCalls  # few sessions need it
+
+        return PythonCalls(self._driver)
+
+    @cached_property
+    def _consume(self) -> "ConsumeCalls":
+        from durable_shuffle.jobs.consume.calls import ConsumeCalls  # few sessions need it
+
+        return ConsumeCalls(self._driver, self._frames)
 
     def __enter__(self) -> "DurableShuffle":
         return self
@@ -180,7 +192,7 @@ class DurableShuffle:
     @property
     def explain(self) -> Explain:
         """Say what a call would do: `explain.query(df)`, `explain.repartition(df, 8, "k")`, …"""
-        return Explain(self._frames, self._queries, self._python)
+        return Explain(self._frames, self._queries, lambda: self._python)
 
     def report(self) -> Report:
         """Return what this object did so far, per stage and in total."""
@@ -328,12 +340,12 @@ class DurableShuffle:
         self,
         df: DataFrame,
         *,
-        map: BatchFunction | None = None,
-        keys: str | Sequence[str] | KeyFunction,
+        map: "BatchFunction | None" = None,
+        keys: "str | Sequence[str] | KeyFunction",
         num_partitions: int,
-        reduce: BatchFunction | Grouped | ResumableReducer | None = None,
-        combine: BatchFunction | None = None,
-        sort_by: str | Sequence[str | tuple[str, Direction]] = (),
+        reduce: "BatchFunction | Grouped | ResumableReducer | None" = None,
+        combine: "BatchFunction | None" = None,
+        sort_by: "str | Sequence[str | tuple[str, Direction]]" = (),
         schema: StructType | str | None = None,
         map_schema: StructType | str | None = None,
         name: str | None = None,
@@ -445,9 +457,9 @@ class DurableShuffle:
         consumer: str,
         process: Any,
         schema: StructType | str | None = None,
-        checkpoint_every: int = DEFAULT_CHECKPOINT_ROWS,
-        resume: ResumeMode = "exact",
-        on_new_code: OnNewCode = "fail",
+        checkpoint_every: int = 1_000_000,
+        resume: "ResumeMode" = "exact",
+        on_new_code: "OnNewCode" = "fail",
         name: str | None = None,
     ) -> DataFrame | None:
         """Feed stored rows to a Python function; after a failure it resumes inside its partition.
@@ -487,8 +499,8 @@ class DurableShuffle:
             NotFoundError: the stage was released.
             FencedError: a newer driver claimed the job.
         """
-        request = check_consume(consumer, process, schema, checkpoint_every, resume, on_new_code)
-        return self._consume.consume(df_or_stage, request, name)
+        asked = consumer, process, schema, checkpoint_every, resume, on_new_code
+        return self._consume.consume(df_or_stage, asked, name)
 
     def stages(self) -> StageList:
         """Return the job's stored stages, oldest first; a list that notebooks show as a table."""

@@ -1,12 +1,11 @@
 """`consume` and `register_consumers`: Python functions over stored stages, and who they are."""
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.consume.run import Consumers
-from durable_shuffle.jobs.consume.task import ConsumeRequest
+from durable_shuffle.jobs.consume.run import Consumers, check_consume
 from durable_shuffle.jobs.driver import Driver
 from durable_shuffle.jobs.engine.checks import NO_STREAM, check_columns, check_frame
 from durable_shuffle.jobs.stages.frame_calls import FrameCalls
@@ -35,9 +34,10 @@ class ConsumeCalls:
         )
 
     def consume(
-        self, df_or_stage: DataFrame | StageInfo, request: ConsumeRequest, name: str | None
+        self, df_or_stage: DataFrame | StageInfo, asked: Sequence[Any], name: str | None
     ) -> DataFrame | None:
-        """Do what `DurableShuffle.consume` says."""
+        """Do what `DurableShuffle.consume` says; `asked` is what `check_consume` takes."""
+        request = check_consume(*asked)
         if not isinstance(df_or_stage, StageInfo):
             check_frame(df_or_stage, streaming=NO_STREAM)
             check_columns(df_or_stage.schema)

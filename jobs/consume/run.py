@@ -56,8 +56,6 @@ from durable_shuffle.shuffle.release.unused import register_used
 from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
-DEFAULT_CHECKPOINT_ROWS = 1_000_000
-
 
 def check_consume(
     consumer: str,

@@ -167,6 +167,6 @@ def test_durable_shuffle_releases_a_damaged_stage(job: Any) -> None:
     """`release` by label takes it, too."""
     storage = LocalStorage(job.url)
     flip(Path(job.url, job.orders.path.prefix, DESCRIBE))
-    (freed,) = stages(storage, job.log).release("orders")
+    (freed,) = stages(storage, job.log).release("orders", None)
     assert freed.objects > 0
     assert data_of(job.url, job.orders.path) == []

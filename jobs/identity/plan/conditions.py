@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from durable_shuffle.jobs.identity.jvm.calls import JVM_ERRORS, Jvm, every, items, simple_name
+from durable_shuffle.jobs.identity.jvm.document import TREE_ALONE
 
 _ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
@@ -38,7 +39,8 @@ class Conditions:
             leaves = items(top.collectLeaves())
             if not any(self._is_pruned(leaf) for leaf in leaves):
                 continue
-            pushed = list(self._above_leaves(self._pushed(top), ()))
+            operators = self._jvm.seen(self._pushed(top), TREE_ALONE)
+            pushed = list(self._above_leaves(operators, ()))
             alike = len(pushed) == len(leaves)
             for i, leaf in enumerate(leaves):
                 found = pushed[i][1] if alike and self._same(leaf, pushed[i][0]) else []

@@ -4,10 +4,12 @@
     .venv-compat-4.0-3.11/bin/python scripts/record_plans.py         # another one
 
 It writes tests/unit/jobs/recorded_plans/spark-<version>.json.xz. Run it with each version when the
-identity of plans asks the JVM for something else, or when fingerprints change on purpose.
+identity of plans asks the JVM for something else, or when fingerprints change on purpose. It says
+whose identities are not what they were; Spark's own patch releases may change some.
 """
 
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -30,10 +32,15 @@ def main() -> None:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
-    with tempfile.TemporaryDirectory() as folder:
-        path = save(record(spark, Path(folder)))
+    folder = Path(tempfile.gettempdir(), "durable-shuffle-recorded-plans")  # a path is an input
+    folder.mkdir()
+    try:
+        path, other = save(record(spark, folder))
+    finally:
+        shutil.rmtree(folder)
     spark.stop()
-    sys.stdout.write(f"{path.relative_to(ROOT)}: {path.stat().st_size} bytes\n")
+    changed = f"; other identities: {', '.join(other)}" if other else ""
+    sys.stdout.write(f"\n{path.relative_to(ROOT)}: {path.stat().st_size} bytes{changed}\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -110,6 +111,8 @@ def write_inputs(folder: Path) -> None:
     for kind, text in (("csv", "a,b\n1,x\n-,y\n"), ("json", '{"a": 1}\n')):
         (folder / kind).mkdir()
         (folder / kind / f"0.{kind}").write_text(text)
+    for path in folder.rglob("*.*"):
+        os.utime(path, (0, 0))  # a file that is written again is the same input
 
 
 def _write(table: pa.Table, path: Path) -> None:
@@ -168,14 +171,24 @@ def record(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {"spark": spark.version, "ids": recorder.ids, "first": first, "plans": plans}
 
 
-def save(recorded: Mapping[str, Any]) -> Path:
-    """Keep what was recorded, in the place of what is kept of this version of Spark."""
+def save(recorded: Mapping[str, Any]) -> tuple[Path, list[str]]:
+    """Keep what was recorded, in the place of what is kept of this version of Spark.
+
+    Returns:
+        The file, and the plans that have other identities now.
+    """
     minor = ".".join(str(recorded["spark"]).split(".")[:2])
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"spark-{minor}.json.xz"
+    before = load(path)["plans"] if path.exists() else {}
+    other = [
+        name
+        for name, plan in recorded["plans"].items()
+        if name in before and before[name]["identities"] != plan["identities"]
+    ]
     text = json.dumps(_with_answers(recorded, readable))
     path.write_bytes(lzma.compress(text.encode(), preset=9))
-    return path
+    return path, other
 
 
 def load(path: Path) -> dict[str, Any]:

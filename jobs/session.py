@@ -2,7 +2,7 @@
 
 A call goes to what carries it out: `jobs/stages/frame_calls.py`, `jobs/query/calls.py`,
 `jobs/python_stage/calls.py`, `jobs/consume/calls.py`, `jobs/stages/stored.py`. These share one
-`Driver` (`jobs/driver.py`).
+`Driver` (`jobs/stages/driver.py`), which `jobs/opening.py` makes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +17,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from durable_shuffle.jobs.claims import let_go
-from durable_shuffle.jobs.driver import open_driver
 from durable_shuffle.jobs.explain import Explain
 from durable_shuffle.jobs.jvm_rows.route import RowsIn
+from durable_shuffle.jobs.opening import open_driver
 from durable_shuffle.jobs.outcome import tell_end
 from durable_shuffle.jobs.query.at_risk import Risk
 from durable_shuffle.jobs.query.calls import QueryCalls

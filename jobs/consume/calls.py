@@ -6,8 +6,8 @@ from typing import Any, cast
 from pyspark.sql import DataFrame
 
 from durable_shuffle.jobs.consume.run import Consumers, check_consume
-from durable_shuffle.jobs.driver import Driver
 from durable_shuffle.jobs.engine.checks import NO_STREAM, check_columns, check_frame
+from durable_shuffle.jobs.stages.driver import Driver
 from durable_shuffle.jobs.stages.frame_calls import FrameCalls
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.report import ConsumerReport

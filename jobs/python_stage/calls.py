@@ -10,12 +10,12 @@ from pyspark import RDD
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from durable_shuffle.jobs.driver import Driver
 from durable_shuffle.jobs.engine.checks import check_version
 from durable_shuffle.jobs.engine.engine import rows_of_tasks
 from durable_shuffle.jobs.python_stage.objects import ObjectWork
 from durable_shuffle.jobs.python_stage.tasks import KeyFunction, ReduceSide
 from durable_shuffle.jobs.python_stage.work import PythonWork
+from durable_shuffle.jobs.stages.driver import Driver
 from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.request import Request
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from durable_shuffle.jobs.driver import Driver
 from durable_shuffle.jobs.engine.checks import check_version
 from durable_shuffle.jobs.engine.classic import ClassicEngine
 from durable_shuffle.jobs.query.at_risk import QueryCall, Risk, risk_from
+from durable_shuffle.jobs.stages.driver import Driver
 from durable_shuffle.jobs.stages.frame_calls import FrameCalls
 from durable_shuffle.jobs.stages.progress import show_progress
 from durable_shuffle.jobs.stages.report import StageReport
@@ -62,7 +62,8 @@ class QueryCalls:
         label = "query" if name is None else name
         check_name("name", label)
         check_version(version)
-        seconds = risk_from(self._driver.at_risk if at_risk is None else at_risk)
+        default = self._driver.at_risk_seconds
+        seconds = default if at_risk is None else risk_from(at_risk)
         return QueryCall(label, version, seconds)
 
     def transparent(

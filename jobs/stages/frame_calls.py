@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame
 
-from durable_shuffle.jobs.driver import Driver
 from durable_shuffle.jobs.engine.checks import check_version, is_column
+from durable_shuffle.jobs.stages.driver import Driver
 from durable_shuffle.jobs.stages.request import Request
 from durable_shuffle.jobs.stages.work import FrameWork
 from durable_shuffle.shuffle.log.layout import StagePath

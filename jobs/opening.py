@@ -1,8 +1,7 @@
-"""One driver of a job: the checks of what the user gave, the claim, and what its calls share."""
+"""Opens a job: checks what the user gave, claims the job, and makes what its calls share."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any, Literal, cast
 
@@ -20,8 +19,8 @@ from durable_shuffle.jobs.jvm_rows.route import RowsIn
 from durable_shuffle.jobs.options import PREFIX, configured, retention_from, settings_from
 from durable_shuffle.jobs.outcome import tell_job
 from durable_shuffle.jobs.query.at_risk import NOTHING, Risk, risk_from
+from durable_shuffle.jobs.stages.driver import Driver
 from durable_shuffle.jobs.stages.identity import SeenInputs
-from durable_shuffle.jobs.stages.report import ConsumerReport, Report, StageReport
 from durable_shuffle.jobs.stages.runner import StageRunner
 from durable_shuffle.jobs.stages.store import StageStore
 from durable_shuffle.recovery.resume import ReusePolicy
@@ -29,59 +28,14 @@ from durable_shuffle.serialization.errors import InvalidInputError
 from durable_shuffle.shuffle.base.clock import Clock, IdSource, SystemClock
 from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.side_by_side import side_by_side
-from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import check_name
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention, kept_by
-from durable_shuffle.shuffle.storage.contract import Storage
 from durable_shuffle.shuffle.storage.local import is_far
 from durable_shuffle.shuffle.storage.open import open_storage
 from durable_shuffle.shuffle.storage.retrying import CountingStorage
 from durable_shuffle.shuffle.storage.storage_clock import clock_of
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Done:
-    """What a driver did so far, in the order of the calls."""
-
-    reports: list[StageReport] = field(default_factory=list)
-    consumer_reports: list[ConsumerReport] = field(default_factory=list)
-    native: list[str] = field(default_factory=list)
-    """Exchanges that Spark ran itself, each reason once."""
-    adapted: list[str] = field(default_factory=list)
-
-    def left_to_spark(self, text: str) -> None:
-        """Say what Spark ran itself, and why."""
-        if text not in self.native:
-            self.native.append(text)
-
-    def report(self, job: str, generation: int) -> Report:
-        """Return all of it."""
-        stages, consumers = tuple(self.reports), tuple(self.consumer_reports)
-        return Report(job, generation, stages, consumers, tuple(self.native), tuple(self.adapted))
-
-
-@dataclass(frozen=True, slots=True)
-class Driver:
-    """What all calls of one `DurableShuffle` share."""
-
-    spark: SparkSession
-    job: str
-    log: JobLog
-    storage: CountingStorage
-    shared_storage: Storage
-    """The same storage, without counts: for what runs beside the calls."""
-    engine: Engine
-    runner: StageRunner
-    at_risk: Risk
-    retention: Retention
-    keep: KeepUsed | None
-    """What the retention keeps; None for everything."""
-    clock: Clock
-    ids: IdSource
-    settings: Settings
-    done: Done = field(default_factory=Done)
 
 
 def open_driver(
@@ -120,7 +74,7 @@ def open_driver(
     rows_in = rows_in or cast("RowsIn", conf.get("rows_in", "auto"))
     check_option("rows_in", rows_in, ("auto", "jvm", "python"))
     at_risk = at_risk if at_risk is not None else cast("Risk", conf.get("at_risk", NOTHING))
-    risk_from(at_risk)
+    at_risk_seconds = risk_from(at_risk)
     if retention is None:
         given = conf.get("retention")
         retention = KeepUsed() if given is None else cast("Any", retention_from(given))
@@ -173,5 +127,5 @@ def open_driver(
     )
     seen = SeenInputs(spark, where)
     runner = StageRunner(engine, store, version, settings, ids, seen)
-    of_runs = engine, runner, at_risk, retention, keep, clock, ids, settings
+    of_runs = engine, runner, at_risk_seconds, retention, keep, clock, ids, settings
     return Driver(spark, job, log, counting, storage, *of_runs)

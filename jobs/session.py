@@ -1,7 +1,7 @@
 """`DurableShuffle`, the entry point for Spark users: all that they call stands here.
 
 A call goes to what carries it out: `jobs/stages/frame_calls.py`, `jobs/query/calls.py`,
-`jobs/python_stage/calls.py`, `jobs/consume/calls.py`, `jobs/stages/stored.py`. These share one
+`jobs/python_stage/calls.py`, `jobs/consume/run.py`, `jobs/stages/stored.py`. These share one
 `Driver` (`jobs/stages/driver.py`), which `jobs/opening.py` makes.
 """
 
@@ -35,7 +35,7 @@ from durable_shuffle.shuffle.release.stages import Freed
 from durable_shuffle.shuffle.release.unused import KeepUsed, Retention
 
 if TYPE_CHECKING:
-    from durable_shuffle.jobs.consume.calls import ConsumeCalls
+    from durable_shuffle.jobs.consume.run import Consumers
     from durable_shuffle.jobs.consume.task import OnNewCode
     from durable_shuffle.jobs.python_stage.calls import PythonCalls
     from durable_shuffle.jobs.python_stage.tasks import BatchFunction, KeyFunction
@@ -132,10 +132,7 @@ class DurableShuffle:
         self._closed = False
         self._frames = FrameCalls(driver)
         self._queries = QueryCalls(driver)
-        self._stored = StoredStages(
-            *(driver.log, driver.storage, driver.clock, driver.ids, driver.settings),
-            keep=driver.keep,
-        )
+        self._stored = StoredStages(driver)
         if driver.retention == "when_consumed":
             self.release_consumed()
         self._stored.begin_vacuum()
@@ -151,10 +148,10 @@ class DurableShuffle:
         return PythonCalls(self._driver)
 
     @cached_property
-    def _consume(self) -> "ConsumeCalls":
-        from durable_shuffle.jobs.consume.calls import ConsumeCalls  # few sessions need it
+    def _consume(self) -> "Consumers":
+        from durable_shuffle.jobs.consume.run import Consumers  # few sessions need it
 
-        return ConsumeCalls(self._driver, self._frames)
+        return Consumers(self._driver, self._frames)
 
     def __enter__(self) -> "DurableShuffle":
         return self

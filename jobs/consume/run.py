@@ -5,9 +5,9 @@ says FINISHED do not run; the others run as one Spark job. What tasks return are
 read again, and only what they say is the result.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -27,34 +27,35 @@ from durable_shuffle.jobs.consume.task import (
 from durable_shuffle.jobs.deploy.running_code import running_code
 from durable_shuffle.jobs.engine.arrow_schema import named_arrow_schema
 from durable_shuffle.jobs.engine.checks import (
+    NO_STREAM,
     as_schema,
     check_columns,
+    check_frame,
     check_function,
     check_option,
 )
-from durable_shuffle.jobs.engine.engine import Engine, ReadBack
+from durable_shuffle.jobs.engine.engine import ReadBack
 from durable_shuffle.jobs.engine.tasks import StoredRows
 from durable_shuffle.jobs.identity.functions.identity import identify_function
+from durable_shuffle.jobs.stages.driver import Driver
+from durable_shuffle.jobs.stages.frame_calls import FrameCalls
+from durable_shuffle.jobs.stages.healing import healing
 from durable_shuffle.jobs.stages.report import ConsumerReport
+from durable_shuffle.jobs.stages.stored import StageInfo
 from durable_shuffle.serialization.errors import (
     CorruptDataError,
     IncompatibleError,
     InvalidInputError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.base.clock import Clock, IdSource
-from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.consume.log import read_resume_set
 from durable_shuffle.shuffle.consume.loop import check_outputs_schema
 from durable_shuffle.shuffle.consume.resume_set import ResumeSet
 from durable_shuffle.shuffle.consume.task import load_state
 from durable_shuffle.shuffle.log.consumer_records import ResumeMode
-from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.layout import StagePath, check_name
 from durable_shuffle.shuffle.log.stage import StageHandle, open_stage, require_seal
 from durable_shuffle.shuffle.release.unused import register_used
-from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 
 def check_consume(
@@ -87,21 +88,56 @@ def check_consume(
 
 
 class Consumers:
-    """Runs consumers of one claimed job. Not thread-safe."""
+    """`consume` and `register_consumers` of one driver. Not thread-safe."""
 
-    def __init__(
-        self,
-        *,
-        engine: Engine,
-        storage: CountingStorage,
-        task_storage: Storage,
-        log: JobLog,
-        settings: Settings,
-        clock: Clock,
-        ids: IdSource,
-    ) -> None:
-        self._engine, self._storage, self._task_storage = engine, storage, task_storage
-        self._log, self._settings, self._clock, self._ids = log, settings, clock, ids
+    def __init__(self, driver: Driver, frames: FrameCalls) -> None:
+        self._engine, self._storage = driver.engine, driver.storage
+        self._task_storage, self._log, self._done = driver.shared_storage, driver.log, driver.done
+        self._settings, self._clock, self._ids = driver.settings, driver.clock, driver.ids
+        self._frames = frames
+
+    def consume(
+        self, df_or_stage: DataFrame | StageInfo, asked: Sequence[Any], name: str | None
+    ) -> DataFrame | None:
+        """Do what `DurableShuffle.consume` says; `asked` is what `check_consume` takes."""
+        request = check_consume(*asked)
+        if not isinstance(df_or_stage, StageInfo):
+            check_frame(df_or_stage, streaming=NO_STREAM)
+            check_columns(df_or_stage.schema)
+        if self._path(df_or_stage) is None:
+            rows = cast("DataFrame", df_or_stage)
+            df_or_stage = self._frames.checkpoint(rows, name, None).run()
+
+        def run() -> tuple[DataFrame | None, ConsumerReport]:
+            path = self._path(df_or_stage)  # another one if the stage had to start afresh
+            assert path is not None
+            return self.run(path, request)
+
+        def mend() -> bool:
+            return not isinstance(df_or_stage, StageInfo) and self._frames.mend(df_or_stage)
+
+        frame, report = healing(run, mend)
+        self._done.consumer_reports.append(report)
+        return frame
+
+    def register(
+        self, df_or_stage: DataFrame | StageInfo, names: Iterable[str], *, closed: bool
+    ) -> tuple[str, ...]:
+        """Do what `DurableShuffle.register_consumers` says."""
+        path = self._path(df_or_stage)
+        if path is None:
+            raise InvalidInputError(
+                "consumers register with a stored stage: give what repartition() or checkpoint() "
+                "of this object returned, or an entry of stages()"
+            )
+        stage, now = open_stage(self._storage, path), self._clock.wall()
+        return register_used(self._log, stage, names, ids=self._ids, now=now, closed=closed)
+
+    def _path(self, df_or_stage: DataFrame | StageInfo) -> StagePath | None:
+        """Return where a stage is stored; None if it is not a stage of this driver."""
+        if isinstance(df_or_stage, StageInfo):
+            return df_or_stage.path(self._log.state.job)
+        return self._frames.path(df_or_stage)
 
     def run(
         self, path: StagePath, request: ConsumeRequest

@@ -5,15 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+from durable_shuffle.jobs.stages.driver import Driver
 from durable_shuffle.jobs.text import html_table, size, when
 from durable_shuffle.serialization.errors import (
     DurableShuffleError,
     NotFoundError,
 )
-from durable_shuffle.shuffle.base.clock import Clock, IdSource
-from durable_shuffle.shuffle.base.settings import Settings
 from durable_shuffle.shuffle.base.words import StageStatus, status_of
-from durable_shuffle.shuffle.log.job_log import JobLog
 from durable_shuffle.shuffle.log.job_state import SNAPSHOT_EVERY
 from durable_shuffle.shuffle.log.layout import StagePath
 from durable_shuffle.shuffle.log.stage import open_stage, read_state
@@ -34,7 +32,6 @@ from durable_shuffle.shuffle.release.unused import (
     unused_stages,
 )
 from durable_shuffle.shuffle.storage.contract import Storage
-from durable_shuffle.shuffle.storage.retrying import CountingStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +107,9 @@ def stage_info(storage: Storage, path: StagePath) -> StageInfo:
 class StoredStages:
     """The stored stages of one driver's job."""
 
-    def __init__(
-        self,
-        log: JobLog,
-        storage: CountingStorage,
-        clock: Clock,
-        ids: IdSource,
-        settings: Settings,
-        keep: KeepUsed | None,
-    ) -> None:
-        """Take what a driver has; `keep` is what the retention keeps, None for everything."""
-        self._log, self._storage, self._clock, self._ids = log, storage, clock, ids
-        self._settings, self._keep = settings, keep
+    def __init__(self, driver: Driver) -> None:
+        self._log, self._storage, self._keep = driver.log, driver.storage, driver.keep
+        self._clock, self._ids, self._settings = driver.clock, driver.ids, driver.settings
         self.deleting: threading.Thread | None = None
         """Deletes the data of released stages."""
 

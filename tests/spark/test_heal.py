@@ -378,14 +378,14 @@ def test_damage_that_comes_back_is_an_error_in_the_end(
     df = session.range(0, 300, 1, 2)
     shuffle = DurableShuffle(session, root, job="tests")
     stored = shuffle.checkpoint(df)
-    real, rounds = shuffle._consume.consumers.run, []
+    real, rounds = shuffle._consume.run, []
 
     def lose_then_run(*arguments: Any) -> Any:
         rounds.append(1)
         segments_now(root, 0)[-1].unlink()
         return real(*arguments)
 
-    monkeypatch.setattr(shuffle._consume.consumers, "run", lose_then_run)
+    monkeypatch.setattr(shuffle._consume, "run", lose_then_run)
     with pytest.raises(NotFoundError):
         shuffle.consume(stored, consumer="c", process=lambda batch: None)
     assert len(rounds) == 4

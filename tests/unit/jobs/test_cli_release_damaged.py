@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,9 +140,15 @@ def test_gc_goes_on_where_a_release_cannot_be_finished(job: Any, run: Run) -> No
 
 def stages(storage: LocalStorage, log: JobLog) -> StoredStages:
     """The stored stages of a job, without a session."""
-    return StoredStages(
-        *(log, CountingStorage(storage), SystemClock(), RandomIds(), Settings()), keep=None
+    driver: Any = SimpleNamespace(
+        log=log,
+        storage=CountingStorage(storage),
+        clock=SystemClock(),
+        ids=RandomIds(),
+        settings=Settings(),
+        keep=None,
     )
+    return StoredStages(driver)
 
 
 def test_release_consumed_goes_on_over_a_damaged_stage(job: Any) -> None:

@@ -85,6 +85,8 @@ def open_driver(
     patience = settings.storage_call_seconds
     task_storage = open_storage(place, storage_options, call_seconds=patience)
     connect = is_connect(spark)
+    if connect and rows_in == "jvm":  # before an older driver loses the job
+        raise InvalidInputError("rows_in='jvm' needs classic Spark; use rows_in='auto'")
     if not connect:
         compile_ahead(classes_of(spark))
     ship(spark)
@@ -106,8 +108,6 @@ def open_driver(
     where = (counting.description, job)
     _LOG.info("job %s below %s: driver %d", job, counting.description, log.generation)
     tell_job(*where, log.state.owner)
-    if connect and rows_in == "jvm":
-        raise InvalidInputError("rows_in='jvm' needs classic Spark; use rows_in='auto'")
     if connect:
         from durable_shuffle.jobs.engine.connect import ConnectEngine  # classic does without
 

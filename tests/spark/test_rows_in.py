@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -341,3 +342,13 @@ def test_values_of_python_types(
     df = session.createDataFrame(rows, "k long, d decimal(4, 2), t timestamp_ntz, b binary")
     stored = opened(rows_in="jvm").repartition(df, 2, "k")
     assert sorted(stored.collect()) == rows
+
+
+def test_a_refused_driver_takes_no_job(
+    session: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where rows cannot stay in the JVM, "jvm" is refused before the job is claimed."""
+    monkeypatch.setattr("durable_shuffle.jobs.opening.is_connect", lambda _: True)
+    with pytest.raises(InvalidInputError, match="rows_in='jvm' needs classic Spark"):
+        DurableShuffle(session, root, job="tests", rows_in="jvm")
+    assert not list(Path(root).rglob("*"))

@@ -4,6 +4,7 @@ The recordings are golden: a fingerprint that differs from its own makes every s
 stored anew. If that is meant, record again with each version (scripts/record_plans.py).
 """
 
+import lzma
 import random
 import time
 from collections import Counter
@@ -40,6 +41,12 @@ def recorded_zone() -> Iterator[None]:
         time.tzset()
         yield
     time.tzset()
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=_version)
+def test_a_recording_keeps_no_folder_of_its_machine(path: Path) -> None:
+    """Jars and the warehouse stand in folders that say nothing."""
+    assert b"site-packages" not in lzma.decompress(path.read_bytes())
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=_version)
